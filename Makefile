@@ -1,0 +1,68 @@
+# Everything a developer calls. Each target does its own set-up; a second run only does what changed.
+#   PYTHON=python3.12 make setup     another Python (3.10 or newer)
+#   JOBS=8 make build                compile jobs at once (default: half of the cores)
+#   PIP_FLAGS='...' make setup       options for every pip install, as --find-links for a local folder of wheels
+PYTHON ?= python3
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$(( (n + 1) / 2 )))
+TORCH ?= torch==2.13.0
+PIP_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml | tr ',' ' ')
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup build test demo lint format sanitize clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+
+setup: $(VENV)/.editable  ## .venv with everything a developer needs, and the package in it
+
+# The stamps, in order: a checked machine with a fresh environment, PyTorch, build tools, the package with [dev].
+$(VENV)/.created:
+	PYTHON=$(PYTHON) scripts/preflight.sh
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.torch: | $(VENV)/.created
+	$(PIP) install $(PIP_FLAGS) $(TORCH)
+	touch $@
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/.created
+	$(PIP) install -q $(PIP_FLAGS) $(BUILD_REQUIRES)
+	cmake --version >/dev/null 2>&1 || $(PIP) install -q $(PIP_FLAGS) cmake
+	ninja --version >/dev/null 2>&1 || $(PIP) install -q $(PIP_FLAGS) ninja
+	touch $@
+
+$(VENV)/.editable: pyproject.toml CMakeLists.txt $(VENV)/.torch $(VENV)/.tools
+	$(PIP) install -q $(PIP_FLAGS) --no-build-isolation -e '.[dev]'
+	touch $@
+
+build: setup  ## compile what changed and put it into .venv
+	$(PIP) install -q --no-build-isolation --no-deps --no-index -e .
+
+test: build lint  ## linters, types, all tests
+	$(BIN)/python -m pytest -q
+
+demo: build  ## a first AllReduce on four ranks of this machine
+	$(BIN)/python examples/first_allreduce.py
+
+lint: setup  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+format: setup  ## let ruff put the Python in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sanitize: setup  ## the native tests under address and undefined-behaviour sanitizers
+	cmake -S . -B build/sanitize -DTAILCUT_SANITIZE=ON -DCMAKE_BUILD_TYPE=
+	cmake --build build/sanitize
+	build/sanitize/native_tests
+
+clean:  ## remove builds and caches (the environment stays: rm -r .venv)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
