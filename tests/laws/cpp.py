@@ -1,7 +1,7 @@
 """Reads C++ just well enough for the laws: code without comments and literals, and where functions begin.
 
-It is no parser. It relies on balanced braces once comments, literals and preprocessor lines are blanked; a file
-that is not balanced then (two branches of an #if that each open a brace) is an error, never a silent pass.
+It is no parser. It relies on balanced braces once comments, literals and preprocessor lines are blanked. A
+file that is not balanced then (two branches of an #if that each open a brace) is an error, never a silent pass.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _without_brackets(head: str) -> str:
 
 
 def _kind(head: str) -> str:
-    """What the brace after this head opens: "scope" (namespace, class), "function" or "value" (initialiser)."""
+    """What the brace after this head opens: "scope" (namespace, class), "function", or a "value"."""
     flat = _without_brackets(head)
     front = flat.split("\x00")[0]  # what stands before the parameters
     assigns = bool(_ASSIGNMENT.search(front)) and "operator" not in front
