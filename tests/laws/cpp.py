@@ -1,7 +1,8 @@
 """Reads C++ just well enough for the laws: code without comments and literals, and where functions begin.
 
 It is no parser. It relies on balanced braces once comments, literals and preprocessor lines are blanked. A
-file that is not balanced then (two branches of an #if that each open a brace) is an error, never a silent pass.
+file that is not balanced then (two branches of an #if that each open a brace) is an error, never a silent
+pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Law 4: imports point one way, along the path of a gradient, and only pytorch/ imports torch.
 
 The table below is the path. A module or folder directly under tailcut/ is a unit; a unit may import itself
-and what stands in its row. A new unit needs a row, so that its place on the path is decided and not an accident.
+and what stands in its row. A new unit needs a row, so that its place on the path is decided and not an
+accident.
 """
 
 from __future__ import annotations

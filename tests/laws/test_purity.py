@@ -1,5 +1,6 @@
 """Law 3: schedule, policy, transform and the native engine open no socket, read no clock, start no thread
-and import no torch. Time, bytes and randomness are passed in, so that the simulator runs the same code."""
+and import no torch. Time, bytes and randomness are passed in, so that the simulator runs the same code.
+"""
 
 from __future__ import annotations
 
