@@ -37,7 +37,7 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.created
 	ninja --version >/dev/null 2>&1 || $(PIP) install -q $(PIP_FLAGS) ninja
 	touch $@
 
-$(VENV)/.editable: pyproject.toml CMakeLists.txt $(VENV)/.torch $(VENV)/.tools
+$(VENV)/.editable: pyproject.toml $(VENV)/.torch $(VENV)/.tools
 	$(PIP) install -q $(PIP_FLAGS) --no-build-isolation -e '.[dev]'
 	touch $@
 
