@@ -1,5 +1,6 @@
 # Everything a developer calls. Each target does its own set-up; a second run only does what changed.
 #   PYTHON=python3.12 make setup     another Python (3.10 or newer)
+#   TORCH= make setup                without PyTorch: tests that need it are skipped
 #   JOBS=8 make build                compile jobs at once (default: half of the cores)
 #   PIP_FLAGS='...' make setup       options for every pip install, as --find-links for a local folder of wheels
 PYTHON ?= python3
@@ -28,7 +29,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.torch: | $(VENV)/.created
-	$(PIP) install $(PIP_FLAGS) $(TORCH)
+	$(if $(TORCH),$(PIP) install $(PIP_FLAGS) $(TORCH),@echo "without PyTorch, as TORCH= asks")
 	touch $@
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.created
