@@ -1,0 +1,1 @@
+"""From the ranks of a group to packets: rendezvous, the local network, the Python face of the engine."""
