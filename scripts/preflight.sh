@@ -40,10 +40,13 @@ has_cxx()     { echo '#include <compare>
 int main() { return (1 <=> 1) != 0; }' | "$cxx" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null; }
 has_nft()     { PATH=$PATH:/usr/sbin:/sbin command -v nft >/dev/null; }
 has_ip()      { PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; }
+has_ethtool() { PATH=$PATH:/usr/sbin:/sbin command -v ethtool >/dev/null; }
 
 need has_python  python3      "Python 3.10 or newer (PYTHON=$python)"
 need has_venv    python3-venv "the Python module venv with ensurepip"
 need has_headers python3-dev  "Python.h"
 need has_cxx     g++          "a C++20 compiler (CXX=$cxx)"
-want has_ip  iproute2 "ip"  "tests and benchmarks in network namespaces are skipped"
-want has_nft nftables "nft" "tests and benchmarks with packet loss in network namespaces are skipped"
+lab="tests and benchmarks in network namespaces are skipped"
+want has_ip      iproute2 "ip"      "$lab"
+want has_nft     nftables "nft"     "$lab"
+want has_ethtool ethtool  "ethtool" "$lab"
