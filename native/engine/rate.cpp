@@ -1,0 +1,132 @@
+#include "engine/rate.hpp"
+
+#include <algorithm>
+
+namespace tailcut {
+
+namespace {
+constexpr double kFirstWindow = 16;   // packets; TCP starts with 10
+constexpr double kLeastWindow = 4;    // packets: enough for two paced bursts
+constexpr double kMassiveLoss = 0.15; // of a round: no network that is worth using loses that much by accident
+constexpr double kBackOff = 0.7;      // CUBIC's beta
+constexpr double kAdd = 0.53;         // packets per round: 3 (1 - beta) / (1 + beta), fair against beta = 0.7
+constexpr Time kBurst = 250 * kMicrosecond;  // the longest burst, in time of the path's rate
+}  // namespace
+
+RateControl::RateControl(const Options& options, uint32_t packet_bytes, bool local)
+    : options_(options), packet_bytes_(packet_bytes), local_(local), window_(kFirstWindow), peer_window_(options.receive_bytes / 4) {}
+
+void RateControl::sample(const PathFeedback& feedback) {
+  if (feedback.peer_window > 0) peer_window_ = feedback.peer_window;
+  if (feedback.network_rtt < 0) return;
+  const Time rtt = std::max<Time>(feedback.network_rtt, 1);
+  if (srtt_ == 0) {
+    srtt_ = rtt;
+    variance_ = rtt / 2;
+    loop_ = feedback.loop_rtt;
+  } else {
+    variance_ += (std::abs(rtt - srtt_) - variance_) / 4;
+    srtt_ += (rtt - srtt_) / 8;
+    loop_ += (feedback.loop_rtt - loop_) / 8;
+  }
+  min_rtt_ = std::min(min_rtt_, rtt);
+  round_rtt_ = std::min(round_rtt_, rtt);
+}
+
+void RateControl::on_report(const PathFeedback& feedback) {
+  silences_ = 0;
+  sample(feedback);
+  round_delivered_ += feedback.delivered;
+  round_lost_ += feedback.lost;
+  round_limited_ |= feedback.limited;
+  if (slow_start_ && feedback.limited) window_ += feedback.delivered;
+  if (static_cast<int32_t>(feedback.largest - round_end_) >= 0) end_round(feedback);
+  window_ = std::clamp(window_, kLeastWindow, static_cast<double>(options_.max_window_packets));
+}
+
+void RateControl::end_round(const PathFeedback& feedback) {
+  if (round_rtt_ != kNever) queue_ = round_rtt_ - min_rtt_;
+  if (!local_) {
+    if (contend_) {
+      round_contending();
+    } else {
+      round_alone(feedback.now);
+    }
+  }
+  round_end_ = feedback.next;
+  round_delivered_ = round_lost_ = 0;
+  round_rtt_ = kNever;
+  round_limited_ = false;
+}
+
+void RateControl::round_alone(Time now) {
+  const Time target = options_.delay_target;
+  const uint32_t sent = round_delivered_ + round_lost_;
+  if (queue_ > target / 2) slow_start_ = false;
+  if (sent >= 20 && round_lost_ > kMassiveLoss * sent) {
+    slow_start_ = false;
+    window_ *= kBackOff;
+  } else if (queue_ > target) {
+    window_ *= std::max(1.0 - 0.4 * static_cast<double>(queue_ - target) / static_cast<double>(queue_), 0.6);
+  } else if (round_limited_ && !slow_start_) {
+    window_ += std::max(1.0, window_ * (queue_ < target / 2 ? 1.0 / 8 : 1.0 / 32));
+  }
+  if (queue_ <= 2 * target) {
+    full_since_ = kNever;
+  } else if (full_since_ == kNever) {
+    full_since_ = now;
+  } else if (now - full_since_ > std::max<Time>(100 * kMillisecond, 8 * srtt_)) {
+    contend_ = true;
+    drained_rounds_ = 0;
+  }
+}
+
+void RateControl::round_contending() {
+  if (round_lost_ > 0) {
+    window_ *= kBackOff;
+  } else if (round_limited_) {
+    window_ += kAdd;
+  }
+  drained_rounds_ = queue_ < options_.delay_target / 2 ? drained_rounds_ + 1 : 0;
+  if (drained_rounds_ >= 3) {
+    contend_ = false;
+    full_since_ = kNever;
+  }
+}
+
+void RateControl::on_silence() {
+  ++silences_;
+  slow_start_ = false;
+  window_ = std::max(window_ * 0.5, kLeastWindow);
+}
+
+uint32_t RateControl::window_packets() const {
+  const auto peer = std::max<uint64_t>(peer_window_ / packet_bytes_, 2);
+  if (local_) return static_cast<uint32_t>(std::min<uint64_t>(peer, options_.max_window_packets));
+  return static_cast<uint32_t>(std::min<double>(window_, static_cast<double>(peer)));
+}
+
+double RateControl::bytes_per_second() const {
+  const double loop = static_cast<double>(std::max<Time>(loop_, 20 * kMicrosecond));
+  return (slow_start_ ? 2.0 : 1.25) * window_ * packet_bytes_ / loop * 1e9;
+}
+
+Time RateControl::spacing(uint64_t bytes) const {
+  if (local_ || loop_ == 0) return 0;
+  return static_cast<Time>(static_cast<double>(bytes) / bytes_per_second() * 1e9);
+}
+
+uint64_t RateControl::burst_bytes() const {
+  if (local_) return options_.burst_bytes;
+  const uint64_t least = 2 * packet_bytes_;
+  if (loop_ == 0) return least;
+  const auto burst = static_cast<uint64_t>(bytes_per_second() * static_cast<double>(kBurst) / 1e9);
+  return std::clamp<uint64_t>(burst, least, options_.burst_bytes);
+}
+
+Time RateControl::rto() const {
+  const Time base = srtt_ == 0 ? 20 * kMillisecond : loop_ + 4 * variance_ + options_.report_delay + kMillisecond;
+  return std::min<Time>(base << std::min<uint32_t>(silences_, 6), kSecond);
+}
+
+}  // namespace tailcut

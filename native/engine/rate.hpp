@@ -1,0 +1,69 @@
+// How much may be on its way to one peer, and how fast it may leave. One controller per path, fed by the peer's reports.
+//
+// Two modes, after the idea of Copa (NSDI'18):
+//  - delay: alone on the path. Hold the queueing delay at a target; losses are taken for noise of the network unless they are massive.
+//  - contend: the queue stays full although we made room, so somebody fills it. Behave like TCP then: additive increase,
+//    multiplicative decrease on loss, with CUBIC's constants in its TCP-friendly region, and ignore the delay until the queue drains.
+// A peer on the same host has no link to spare: only its socket buffer limits.
+#pragma once
+
+#include "engine/types.hpp"
+
+namespace tailcut {
+
+struct PathFeedback {
+  Time now = 0;
+  Time network_rtt = -1;  // without the time the packet waited at the receiver's host; -1: no sample
+  Time loop_rtt = -1;     // with it
+  uint32_t delivered = 0; // packets newly reported received
+  uint32_t lost = 0;      // packets newly found missing
+  uint32_t largest = 0;   // highest path sequence reported
+  uint32_t next = 0;      // the next one to be sent
+  bool limited = false;   // the window, not the data, held us back
+  uint64_t peer_window = 0;
+};
+
+class RateControl {
+ public:
+  RateControl(const Options& options, uint32_t packet_bytes, bool local);
+
+  void on_report(const PathFeedback& feedback);
+  void on_silence();  // nothing reported for rto(): what was on its way is given up
+
+  uint32_t window_packets() const;
+  Time spacing(uint64_t bytes) const;  // pause after sending that much, for pacing
+  uint64_t burst_bytes() const;        // the most that may leave back to back
+  Time rto() const;
+  Time srtt() const { return srtt_; }
+  Time loop() const { return loop_; }
+  Time min_rtt() const { return min_rtt_ == kNever ? 0 : min_rtt_; }
+  Time queue_delay() const { return queue_; }
+  bool contending() const { return contend_; }
+  double bytes_per_second() const;
+
+ private:
+  void sample(const PathFeedback& feedback);
+  void end_round(const PathFeedback& feedback);
+  void round_alone(Time now);
+  void round_contending();
+
+  const Options options_;
+  const uint32_t packet_bytes_;
+  const bool local_;
+
+  double window_;  // packets
+  uint64_t peer_window_;
+  bool slow_start_ = true;
+  bool contend_ = false;
+  Time srtt_ = 0, variance_ = 0, loop_ = 0, min_rtt_ = kNever, queue_ = 0;
+  uint32_t silences_ = 0;
+
+  // The current round: from one report to the report of what was sent after it.
+  uint32_t round_end_ = 0, round_delivered_ = 0, round_lost_ = 0;
+  Time round_rtt_ = kNever;
+  bool round_limited_ = false;
+  Time full_since_ = kNever;     // the queue has been above twice the target since
+  uint32_t drained_rounds_ = 0;  // rounds in a row with a short queue
+};
+
+}  // namespace tailcut

@@ -1,0 +1,166 @@
+// Everything that happens because time passed. wake() may be called at any moment; wake_at() says when it is worth it.
+#include <algorithm>
+
+#include "engine/engine.hpp"
+
+namespace tailcut {
+
+namespace {
+constexpr Time kLongestPause = 200 * kMillisecond;  // between repeated questions, once they have backed off
+constexpr Time kGrace = 300 * kMillisecond;         // packets of a peer that said goodbye may still be on their way
+}  // namespace
+
+void Engine::wake(Time now) {
+  if (now < timer_at_) return;
+  check_pause(now);
+  timer_at_ = kNever;
+  check_operations(now);
+  check_peers(now);
+  sweep();
+  if (!active_.empty()) wake_by(now + options_.liveness / 16);
+}
+
+// We asked to be woken long ago: this process, not the others, was away (SIGSTOP, a frozen VM, starvation). Accuse nobody.
+void Engine::check_pause(Time now) {
+  if (timer_at_ == kNever || now - timer_at_ < std::max(options_.liveness / 10, 100 * kMillisecond)) return;
+  ++counters_.pauses;
+  for (const auto& peer : peers_) {
+    peer->heard_at = now;
+    peer->progress_at = now;
+    if (peer->needed_since != kNever) peer->needed_since = now;
+  }
+}
+
+void Engine::check_operations(Time now) {
+  std::vector<uint8_t> ask(peers_.size(), 0);
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Active& active = *active_[i];
+    if (active.running && now >= active.deadline) {
+      Result cause;
+      cause.code = ErrorCode::kTimeout;
+      for (const Rank peer : active.op->part->peers) {
+        if (active.entered[peer] == kNever) cause.culprits.push_back(peer);
+      }
+      fail_operation(now, active, cause, true);
+    }
+    if (active.confirms_left > 0 && now >= active.enter_at) {
+      for (const Rank peer : active.op->part->peers) {
+        if (active.confirmed[peer] || peers_[peer]->closed) continue;
+        control_.push_back({Kind::kEnter, peer, active.op->key, {}, false});
+        ++counters_.enters_resent;
+      }
+      active.enter_pause = std::min(active.enter_pause * 2, 2 * kLongestPause);
+      active.enter_at = now + active.enter_pause;
+    }
+    if (active.confirms_left > 0) wake_by(active.enter_at);
+    if (active.running) {
+      wake_by(active.deadline);
+      check_recvs(now, active);
+    }
+    check_sends(now, active, ask);
+  }
+  for (Rank peer = 0; peer < peers_.size(); ++peer) {
+    if (ask[peer]) pings_.push_back(peer);
+  }
+}
+
+// Sent, but not confirmed: ask what arrived. Covers lost tails and lost reports, and empties the retained pool.
+void Engine::check_sends(Time now, Active& active, std::vector<uint8_t>& ask) {
+  for (SendState& send : active.op->sends) {
+    if (send.done || send.next < send.packets) continue;
+    if (now >= send.probe_at) {
+      const Time base = peers_[send.step->peer]->control.rto();
+      send.probe_pause = std::clamp<Time>(send.probe_pause * 2, base, std::max(base, kLongestPause));
+      send.probe_at = now + send.probe_pause;
+      if (!peers_[send.step->peer]->closed) ask[send.step->peer] = 1;
+    }
+    wake_by(send.probe_at);
+  }
+}
+
+// Expected, but nothing has come for a while: report what is here and ask for the rest.
+void Engine::check_recvs(Time now, Active& active) {
+  for (RecvState& recv : active.op->recvs) {
+    if (recv.done || recv.quiet_at == kNever) continue;
+    if (now >= recv.quiet_at) {
+      const Time base = peers_[recv.step->peer]->control.rto();
+      recv.quiet_pause = std::clamp<Time>(recv.quiet_pause * 2, base, std::max(base, kLongestPause));
+      recv.quiet_at = now + recv.quiet_pause;
+      recv.ask = true;
+      queue_report(recv.step->peer);
+    }
+    wake_by(recv.quiet_at);
+  }
+}
+
+void Engine::mark_needed(Time now) {
+  std::vector<uint8_t> needed(peers_.size(), 0);
+  for (const auto& active : active_) {
+    if (active->running) {
+      for (const Rank peer : active->op->part->peers) needed[peer] |= active->entered[peer] == kNever;
+      for (const RecvState& recv : active->op->recvs) {
+        if (!recv.done) needed[recv.step->peer] |= 1;
+      }
+    }
+    const uint8_t mark = active->running ? 1 : 2;
+    for (const SendState& send : active->op->sends) {
+      if (!send.done) needed[send.step->peer] |= send.next < send.packets ? mark : 2;
+    }
+    if (active->confirms_left == 0) continue;
+    for (const Rank peer : active->op->part->peers) needed[peer] |= active->confirmed[peer] ? 0 : 2;
+  }
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = *peers_[rank];
+    if (needed[rank] == 0) {
+      peer.needed_since = kNever;
+    } else if (peer.needed_since == kNever) {
+      peer.needed_since = now;
+    }
+    peer.needed_by_running = needed[rank] & 1;
+  }
+}
+
+void Engine::check_peers(Time now) {
+  mark_needed(now);
+  Result dead;
+  dead.code = ErrorCode::kPeerDead;
+  Result gone;
+  gone.code = ErrorCode::kClosed;
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = *peers_[rank];
+    if (rank == rank_) continue;
+    if (now >= peer.report_at) queue_report(rank);
+    wake_by(peer.report_queued ? kNever : peer.report_at);
+    if (peer.in_flight() > 0 || peer.silent) {
+      const Time rto = peer.control.rto();
+      if (now - peer.progress_at > rto) {
+        peer.control.on_silence();
+        ++counters_.paths_silent;
+        peer.given_up = peer.sent;
+        peer.silent = true;
+        peer.progress_at = now;
+        pings_.push_back(rank);
+      }
+      wake_by(peer.progress_at + rto);
+    }
+    if (peer.needed_since == kNever) continue;
+    const Time heard = std::max(peer.heard_at, peer.needed_since);
+    if (peer.closed) {
+      if (peer.needed_by_running && now - peer.closed_at > kGrace) gone.culprits.push_back(rank);
+    } else if (now - heard >= options_.liveness) {
+      if (peer.needed_by_running) {
+        dead.culprits.push_back(rank);
+      } else {
+        forget_peer(rank);
+      }
+    } else if (now - heard > options_.liveness / 8 && now - peer.ping_at > options_.liveness / 8) {
+      peer.ping_at = now;
+      pings_.push_back(rank);
+    }
+    wake_by(heard + options_.liveness);
+  }
+  if (!dead.culprits.empty()) fail_group(now, dead, true);
+  if (!gone.culprits.empty()) fail_group(now, gone, true);
+}
+
+}  // namespace tailcut

@@ -1,0 +1,234 @@
+// What to send next: control packets first, then data in the order of operations and of their Plans, as windows and pacing allow.
+#include <algorithm>
+#include <bit>
+
+#include "engine/engine.hpp"
+
+namespace tailcut {
+
+namespace {
+constexpr Time kCatchUp = 250 * kMicrosecond;  // a late wake-up may make good this much of its pacing at once
+}  // namespace
+
+bool Engine::poll_transmit(Time now, Transmit& out) {
+  out.pieces = out.segments = out.bytes = out.segment_bytes = 0;
+  if (transmit_control(now, out) || transmit_data(now, out)) {
+    counters_.packets_sent += out.segments;
+    return true;
+  }
+  return false;
+}
+
+void Engine::begin_control(Time now, Kind kind, Rank to, OpKey key, Transmit& out) {
+  Header header;
+  header.kind = kind;
+  header.source = rank_;
+  header.group = group_;
+  header.key = key;
+  header.stamp = stamp_of(now);
+  encode(header, out.control);
+  out.to = to;
+}
+
+void Engine::finish_control(Transmit& out, size_t body_bytes) {
+  out.bytes = static_cast<uint32_t>(kHeaderBytes + body_bytes);
+  out.segment_bytes = out.bytes;
+  out.segments = out.pieces = 1;
+  out.piece[0] = {out.control, out.bytes};
+}
+
+bool Engine::transmit_control(Time now, Transmit& out) {
+  while (!control_.empty()) {
+    const Outgoing item = std::move(control_.front());
+    control_.pop_front();
+    if (item.kind == Kind::kEnter) {
+      const Active* active = find(item.key);
+      if (active == nullptr || active->confirmed[item.to]) continue;
+    }
+    build_control(now, item, out);
+    return true;
+  }
+  if (!reports_.empty()) {
+    const Rank to = reports_.front();
+    reports_.pop_front();
+    peers_[to]->report_queued = false;
+    build_report(now, to, out);
+    return true;
+  }
+  if (!pings_.empty()) {
+    const Rank to = pings_.front();
+    pings_.pop_front();
+    build_ping(now, to, out);
+    return true;
+  }
+  return false;
+}
+
+void Engine::build_control(Time now, const Outgoing& item, Transmit& out) {
+  begin_control(now, item.kind, item.to, item.key, out);
+  uint8_t* body = out.control + kHeaderBytes;
+  if (item.kind == Kind::kEnter) {
+    encode(find(item.key)->op->print, body);
+    finish_control(out, kEnterBytes);
+    return;
+  }
+  if (item.kind == Kind::kFail) {
+    body[0] = static_cast<uint8_t>(item.fail.code);
+    body[1] = item.group_scope ? 1 : 0;
+    store<uint16_t>(body + 2, item.fail.culprits.empty() ? kNoRank : item.fail.culprits.front());
+    encode(item.fail.ours, body + 4);
+    encode(item.fail.theirs, body + 4 + kEnterBytes);
+    finish_control(out, kFailBytes);
+    return;
+  }
+  finish_control(out, 0);
+}
+
+void Engine::build_ping(Time now, Rank to, Transmit& out) {
+  begin_control(now, Kind::kPing, to, {}, out);
+  uint8_t* body = out.control + kHeaderBytes;
+  uint16_t count = 0;
+  for (const auto& active : active_) {
+    for (const SendState& send : active->op->sends) {
+      if (send.done || send.step->peer != to || send.next < send.packets || count >= 64) continue;
+      uint8_t* at = body + 2 + kPingEntryBytes * count++;
+      store<uint32_t>(at, active->op->key.sequence);
+      store<uint16_t>(at + 4, active->op->key.tag);
+      store<uint16_t>(at + 6, send.step->transfer);
+    }
+  }
+  store<uint16_t>(body, count);
+  ++counters_.pings_sent;
+  finish_control(out, 2 + kPingEntryBytes * count);
+}
+
+// Sends keep the order of the Plan, which spreads them over receivers: while the path of the first one that is not finished is
+// full or paced, later ones wait too (`hold`). Exceptions: repairs, paths that fell silent, peers on this host.
+bool Engine::may_send(Time now, const Active& active, const SendState& send, bool& hold) {
+  Peer& peer = *peers_[send.step->peer];
+  if (!active.eager && active.entered[send.step->peer] == kNever) return false;
+  if (hold && send.resend_count == 0 && !peer.local) return false;
+  if (peer.silent || peer.closed) return false;
+  if (peer.in_flight() >= peer.control.window_packets()) {
+    peer.was_limited = true;
+    hold |= !peer.local;
+    return false;
+  }
+  if (now < peer.send_at) {
+    pace_at_ = std::min(pace_at_, peer.send_at);
+    hold |= !peer.local;
+    return false;
+  }
+  return true;
+}
+
+bool Engine::transmit_data(Time now, Transmit& out) {
+  pace_at_ = kNever;
+  bool hold = false;
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Active& active = *active_[i];
+    Operation& op = *active.op;
+    bool all_sent = true;
+    for (uint32_t index = op.send_cursor; index < op.sends.size(); ++index) {
+      SendState& send = op.sends[index];
+      if (!has_work(send)) {
+        all_sent &= send.next == send.packets || send.done;
+        if (all_sent && index == op.send_cursor) ++op.send_cursor;
+        continue;
+      }
+      all_sent = false;
+      if (may_send(now, active, send, hold) && fill(now, i, index, out)) return true;
+    }
+  }
+  return false;
+}
+
+// Fills one batch to the peer of the given send, with it and with whatever else is ready for that peer, up to one burst.
+bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& out) {
+  const Rank to = active_[active_index]->op->sends[send_index].step->peer;
+  Peer& peer = *peers_[to];
+  out.to = to;
+  out.segment_bytes = geometry_.payload + static_cast<uint32_t>(kHeaderBytes);
+  const uint32_t window = peer.control.window_packets() - peer.in_flight();
+  const uint32_t budget = std::min(window, Transmit::kMaxSegments);
+  uint64_t bytes_left = std::max<uint64_t>(peer.control.burst_bytes(), out.segment_bytes);
+  bytes_left = std::min<uint64_t>(bytes_left, 65000);  // what one GSO call may carry
+  if (peer.in_flight() == 0) peer.progress_at = now;
+  for (size_t i = active_index; i < active_.size() && bytes_left > 0; ++i) {
+    Active& active = *active_[i];
+    for (uint32_t k = i == active_index ? send_index : active.op->send_cursor; k < active.op->sends.size(); ++k) {
+      SendState& send = active.op->sends[k];
+      if (send.step->peer != to || !has_work(send)) continue;
+      if (!active.eager && active.entered[to] == kNever) continue;
+      if (!take_packets(now, active, send, out, budget, bytes_left)) break;
+    }
+    if (out.segments > 0 && out.bytes % out.segment_bytes != 0) break;  // a short packet ends a batch
+  }
+  if (out.segments == 0) return false;
+  if (out.segments == 1) out.segment_bytes = out.bytes;
+  if (peer.in_flight() >= peer.control.window_packets()) {
+    out.headers[out.segments - 1][1] |= kReportNow << 4;
+    peer.was_limited = true;
+  }
+  peer.send_at = std::max(peer.send_at, now - kCatchUp) + peer.control.spacing(out.bytes);
+  wake_by(now + peer.control.rto());
+  return true;
+}
+
+// Repairs before first-time data. Returns 0 when the batch can take no more.
+uint32_t Engine::take_packets(Time now, Active& active, SendState& send, Transmit& out, uint32_t budget, uint64_t& bytes_left) {
+  const uint32_t per_block = geometry_.block_packets;
+  const auto room = [&] { return out.segments < budget && bytes_left >= kHeaderBytes + 1 && out.bytes % out.segment_bytes == 0; };
+  while (send.resend_count > 0 && room()) {
+    while (send.resend[send.resend_from] == 0) ++send.resend_from;
+    uint64_t& word = send.resend[send.resend_from];
+    const uint32_t packet = send.resend_from * per_block + static_cast<uint32_t>(std::countr_zero(word));
+    word &= word - 1;
+    --send.resend_count;
+    if (packet >= send.acked) put_packet(now, active, send, packet, true, out);
+    bytes_left -= std::min<uint64_t>(bytes_left, geometry_.payload + kHeaderBytes);
+  }
+  while (send.next < send.ready && room()) {
+    put_packet(now, active, send, send.next++, false, out);
+    bytes_left -= std::min<uint64_t>(bytes_left, geometry_.payload + kHeaderBytes);
+    if (send.next < send.packets) continue;
+    --active.op->sends_left;
+    send.probe_at = now + peers_[send.step->peer]->control.rto();
+    wake_by(send.probe_at);
+    if (send.packets >= 16) out.headers[out.segments - 1][1] |= kReportNow << 4;
+    if (active.op->sends_left == 0) try_complete(now, active);  // the driver tells the caller only after this batch has left
+  }
+  return room() ? 1 : 0;
+}
+
+void Engine::put_packet(Time now, Active& active, SendState& send, uint32_t packet, bool again, Transmit& out) {
+  Peer& peer = *peers_[send.step->peer];
+  ++peer.sent;
+  Header header;
+  header.kind = Kind::kData;
+  header.flags = again ? kRepair : 0;
+  if (packet + std::max<uint32_t>(1, send.packets / 100) >= send.packets) header.flags |= kLastPart;
+  header.source = rank_;
+  header.group = group_;
+  header.key = active.op->key;
+  header.transfer = send.step->transfer;
+  header.offset = packet;
+  header.stamp = stamp_of(now);
+  header.path = static_cast<uint16_t>(peer.sent);
+  uint8_t* at = out.headers[out.segments++];
+  encode(header, at);
+  const auto bytes = static_cast<uint32_t>(send.bytes_of(packet, geometry_.payload));
+  out.piece[out.pieces++] = {at, kHeaderBytes};
+  out.piece[out.pieces++] = {send.data + uint64_t{packet} * geometry_.payload, bytes};
+  out.bytes += static_cast<uint32_t>(kHeaderBytes) + bytes;
+  send.sent[packet / geometry_.block_packets] = {peer.sent, static_cast<uint32_t>(now / kMicrosecond)};
+  peer.bytes_sent += bytes;
+  if (again) {
+    ++counters_.data_resent;
+    ++active.resent;
+  } else {
+    ++counters_.data_sent;
+  }
+}
+
+}  // namespace tailcut

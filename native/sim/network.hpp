@@ -1,0 +1,91 @@
+// A small network in virtual time: n real engines, one seed, and every kind of bad luck. Same seed, same run, to the last packet.
+// Each rank has a port with a rate and a queue in both directions; between ports there is latency, jitter (and so reordering),
+// loss, duplication and bit flips. Ranks can be paused and killed, directions of paths cut, datagrams injected.
+#pragma once
+
+#include <memory>
+#include <queue>
+#include <random>
+#include <vector>
+
+#include "engine/engine.hpp"
+
+namespace tailcut {
+
+struct NetworkConfig {
+  uint64_t seed = 0;
+  Time latency = 50 * kMicrosecond;
+  Time jitter = 0;            // uniform, added to the latency: reorders
+  double loss = 0, duplicate = 0, corrupt = 0;  // probability of each datagram
+  double rate = 0;            // bytes per second of a port, each direction; 0: infinite
+  uint64_t queue_bytes = 256 * 1024;  // of a port, each direction
+  uint64_t overhead_bytes = 42;       // Ethernet, IP and UDP headers of a datagram
+};
+
+class Network {
+ public:
+  Network(uint32_t size, uint32_t payload, const Options& options, const NetworkConfig& config);
+
+  uint64_t start(Rank rank, std::shared_ptr<const Part> part, OpKey key, const Fingerprint& print, const void* input, void* output, Time timeout);
+  void cancel(Rank rank, uint64_t ticket) { engines_[rank]->cancel(now_, ticket); }
+  void leave(Rank rank);
+  bool run(Time until);  // false: something is still going on at `until`; true: nothing will ever happen again before it
+  std::vector<Result> results(Rank rank);
+
+  void kill(Rank rank) { hosts_[rank].dead = true; }
+  void pause(Rank rank, Time duration) { hosts_[rank].paused_until = now_ + duration; }
+  void cut(Rank from, Rank to, bool open) { cut_[from * size() + to] = !open; }
+  void inject(Rank to, Rank from, std::vector<uint8_t> datagram);
+  void set_loss(double loss) { config_.loss = loss; }
+
+  Time now() const { return now_; }
+  uint32_t size() const { return static_cast<uint32_t>(engines_.size()); }
+  Engine& engine(Rank rank) { return *engines_[rank]; }
+  uint64_t digest() const { return digest_; }        // of everything that was delivered, in order
+  uint64_t delivered() const { return delivered_; }  // datagrams
+  uint64_t dropped_queue() const { return dropped_queue_; }
+  uint64_t dropped_loss() const { return dropped_loss_; }
+
+ private:
+  struct Flight {
+    Time at = 0;
+    uint64_t order = 0;
+    Rank to = 0, from = 0;
+    bool queued = false;  // has passed the receiver's port
+    std::vector<uint8_t> bytes;
+  };
+  struct Later {
+    bool operator()(const std::shared_ptr<Flight>& a, const std::shared_ptr<Flight>& b) const {
+      return a->at != b->at ? a->at > b->at : a->order > b->order;
+    }
+  };
+  struct Host {
+    bool dead = false;
+    Time paused_until = 0;
+    Time out_free = 0, in_free = 0;  // when the port is idle again
+    std::vector<std::shared_ptr<Flight>> waiting;  // in the socket buffer of a paused host
+    uint64_t waiting_bytes = 0;
+  };
+  void emit(Rank rank);
+  void send(Rank from, Rank to, const uint8_t* bytes, size_t length);
+  void launch(Rank from, Rank to, std::vector<uint8_t> bytes, Time at);
+  void arrive(const std::shared_ptr<Flight>& flight);
+  bool pass_port(Time& free, size_t bytes, Time& at);
+  void resume(Rank rank);
+  double draw() { return std::uniform_real_distribution<double>(0, 1)(random_); }
+
+  NetworkConfig config_;
+  const Options options_;
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Host> hosts_;
+  std::vector<bool> cut_;
+  std::priority_queue<std::shared_ptr<Flight>, std::vector<std::shared_ptr<Flight>>, Later> flights_;
+  std::unique_ptr<Transmit> transmit_;
+  Time now_ = kSecond;  // not zero, so that "never" and "at the start" differ
+  uint64_t order_ = 0;
+  uint64_t digest_ = 1469598103934665603ull;
+  uint64_t delivered_ = 0, dropped_queue_ = 0, dropped_loss_ = 0;
+};
+
+}  // namespace tailcut
