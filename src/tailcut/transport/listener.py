@@ -35,7 +35,7 @@ class Listener:
         self._strangers: set[Connection] = set()  # connected, but not yet admitted as a rank
         self._refused: list[str] = []
         self._selector = selectors.DefaultSelector()
-        self._listening = _listen(host, port, backlog=size)
+        self._listening = _listen(host, port, backlog=size + MAX_STRANGERS)
         self._selector.register(self._listening, selectors.EVENT_READ, None)
 
     # ---- joining
