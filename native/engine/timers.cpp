@@ -133,7 +133,7 @@ void Engine::check_peers(Time now) {
     wake_by(peer.report_queued ? kNever : peer.report_at);
     if (peer.in_flight() > 0 || peer.silent) {
       const Time rto = peer.control.rto();
-      if (now - peer.progress_at > rto) {
+      if (now - peer.progress_at >= rto) {
         peer.control.on_silence();
         ++counters_.paths_silent;
         peer.given_up = peer.sent;
