@@ -152,10 +152,13 @@ class Hosts:
         run_inside(self._switch, ["nft", "-f", "-"], text="\n".join(rules) + "\n")
         self.loss_percent = percent
 
-    def set_rate(self, rate_mbit: float | None, *, towards: int | None = None) -> None:
+    def set_rate(
+        self, rate_mbit: float | None, *, towards: int | None = None, burst_bytes: int | None = None
+    ) -> None:
         """Shapes both ends of every cable to this rate; None takes the limit away.
 
         towards: only the switch's port towards this host, which makes that port the one bottleneck.
+        burst_bytes: instead of the lab's own; faster cables need more to reach their rate.
         """
         if rate_mbit is not None and rate_mbit <= 0:
             raise ValueError(f"a rate is above 0 Mbit/s, or None for no limit; not {rate_mbit}")
@@ -167,7 +170,8 @@ class Hosts:
             ends = [(self._switch, f"port{towards}")]
         shape = "noqueue"  # what a cable has from the start
         if rate_mbit is not None:
-            shape = f"tbf rate {round(rate_mbit * 1e6)}bit burst {self.burst_bytes} limit {self.queue_bytes}"
+            burst = burst_bytes or self.burst_bytes
+            shape = f"tbf rate {round(rate_mbit * 1e6)}bit burst {burst} limit {self.queue_bytes}"
         for namespace, device in ends:
             run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape.split()])
 

@@ -1,0 +1,189 @@
+"""Tables of a run, for the terminal and as Markdown: all contenders, and the bars they had to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tailcut.bench.figures import Ratio, ratio, resolvable, summary
+from tailcut.bench.results import Record, Results
+from tailcut.bench.sweep import rounds_of
+
+WIDTH_OF_FILES = 150  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A ratio that must be at most `limit`: (case, contender, quantile) over (case, contender, quantile)."""
+
+    what: str
+    upper: tuple[str, str, float]
+    lower: tuple[str, str, float]
+    limit: float | None  # None: no bar, only to be told
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One table: a title, heads and rows of text."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def summarize(results: Results, reference: str) -> Sheet:
+    """A row for every contender in every case; adds the same as records."""
+    rows = []
+    samples = results.of("samples")
+    for case in results.of("case"):
+        base = rounds_of(samples, case["name"], reference)
+        for contender in dict.fromkeys(record["name"] for record in results.of("contender")):
+            rounds = rounds_of(samples, case["name"], contender)
+            if not rounds:
+                continue
+            against = ratio(rounds, 0.5, base, 0.5) if set(rounds) & set(base) else None
+            record = _summary_record(case, contender, rounds, samples)
+            results.add("summary", **record, reference=reference, **_interval(against))
+            rows.append(_summary_row(record, against))
+    times = ("p50 ms", "p99 ms", "p99.9 ms", "max ms")
+    heads = (
+        "case",
+        "contender",
+        "operations",
+        *times,
+        "MB/s",
+        "wire",
+        "drops",
+        "resent",
+        f"p50 / {reference}",
+    )
+    return Sheet("Time of an operation: the maximum over ranks", heads, rows)
+
+
+def judge(results: Results, bars: Sequence[Bar]) -> Sheet:
+    """The verdict on every bar whose two sides were measured; adds the same as records."""
+    rows = []
+    samples = results.of("samples")
+    for bar in bars:
+        upper, lower = (rounds_of(samples, case, name) for case, name, _ in (bar.upper, bar.lower))
+        if not set(upper) & set(lower):
+            continue
+        value = ratio(upper, bar.upper[2], lower, bar.lower[2])
+        verdict = value.verdict(bar.limit) if bar.limit is not None else ""
+        enough = resolvable(sum(map(len, upper.values())), bar.upper[2])
+        if verdict and not enough:
+            verdict = "inconclusive"  # too few samples: the quantile is the maximum
+        results.add(
+            "bar",
+            what=bar.what,
+            upper=bar.upper,
+            lower=bar.lower,
+            limit=bar.limit,
+            verdict=verdict,
+            **_interval(value),
+        )
+        limit = f"≤ {bar.limit:g}" if bar.limit is not None else ""
+        rows.append((bar.what, str(value), limit, verdict))
+    return Sheet(
+        "Bars: ratio [95 % interval, bootstrap over rounds]", ("what", "ratio", "bar", "verdict"), rows
+    )
+
+
+def show(sheet: Sheet, console: Console) -> None:
+    table = Table(title=sheet.title, title_justify="left")
+    for number, head in enumerate(sheet.heads):
+        table.add_column(head, justify="left" if number < 2 else "right", no_wrap=number < 2)
+    colours = {"met": "green", "missed": "red", "inconclusive": "yellow"}
+    for row in sheet.rows:
+        table.add_row(*(Text(cell, style=colours.get(cell, "")) for cell in row))
+    console.print(table)
+
+
+def write_markdown(
+    path: Path, title: str, run: Record, sheets: Sequence[Sheet], notes: Sequence[str]
+) -> None:
+    machine = run["machine"]
+    changed = " with uncommitted changes" if run["changed"] else ""
+    lines = [
+        f"# {title}",
+        "",
+        f"`{run['command']}` on {run['started'][:10]}, commit {run['commit'][:12] or 'unknown'}{changed}; "
+        f"{machine['cores']} cores {machine['cpu']}, Linux {machine['kernel']}, "
+        f"load average at the start {machine['load_average']:.1f}; samples in `{path.stem}.jsonl`.",
+        "",
+        *(f"- {note}" for note in notes),
+    ]
+    for sheet in sheets:
+        lines += ["", f"## {sheet.title}", "", _line(sheet.heads), _line(["---"] * len(sheet.heads))]
+        lines += [_line(row) for row in sheet.rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def terminal() -> Console:
+    """Where progress and tables go; a file or pipe gets lines long enough for the widest table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH_OF_FILES)
+
+
+def finish(results: Results, title: str, sheets: Sequence[Sheet], notes: Sequence[str], out: Console) -> None:
+    """Shows the tables and writes them beside the samples."""
+    for sheet in sheets:
+        show(sheet, out)
+    markdown = results.path.with_suffix(".md")
+    write_markdown(markdown, title, results.of("run")[0], sheets, notes)
+    out.print(f"{results.path} and {markdown.name} written")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _summary_record(case: Record, contender: str, rounds: Any, samples: list[Record]) -> Record:
+    turns = [turn for turn in samples if turn["case"] == case["name"] and turn["contender"] == contender]
+    operations = sum(turn["operations"] for turn in turns)
+    wire = {name: sum(turn["wire"][name] for turn in turns) for name in turns[0]["wire"]}
+    counters = {name: sum(turn["counters"][name] for turn in turns) for name in turns[0]["counters"]}
+    nbytes = 4 * case["elements"]
+    return {
+        "case": case["name"],
+        "contender": contender,
+        **summary(rounds),
+        "bytes": nbytes,
+        # All ranks' bytes for one operation, headers and barrier included, in units of the vector.
+        "wire_share": wire["sent_bytes"] / operations / nbytes,
+        "queue_drops": wire["queue_drops"],
+        "lost": wire["lost"],
+        "counters": counters,
+        "said": turns[-1]["said"],
+    }
+
+
+def _summary_row(record: Record, against: Ratio | None) -> tuple[str, ...]:
+    def ms(name: str) -> str:
+        return "—" if record[name] is None else f"{record[name] / 1e6:.3g}"
+
+    said = f" ({record['said']})" if record["said"] and record["said"] not in record["contender"] else ""
+    return (
+        record["case"],
+        record["contender"] + said,
+        str(record["operations"]),
+        *(ms(name) for name in ("p50_ns", "p99_ns", "p99_9_ns", "max_ns")),
+        f"{record['bytes'] / record['p50_ns'] * 1e3:.0f}",
+        f"{record['wire_share']:.2f} S",
+        str(record["queue_drops"]),
+        str(record["counters"].get("resent_packets", "")),
+        str(against) if against else "",
+    )
+
+
+def _interval(value: Ratio | None) -> Record:
+    if value is None:
+        return {}
+    bounds = (None, None) if value.rounds == 1 else (value.low, value.high)
+    return {"ratio": value.value, "low": bounds[0], "high": bounds[1], "ratio_rounds": value.rounds}
