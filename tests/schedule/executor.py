@@ -118,14 +118,14 @@ class _Run:
             for index, step in enumerate(part.steps):
                 if isinstance(step, Combine):
                     continue
-                ends = (rank, step.peer) if isinstance(step, Send) else (step.peer, rank)
-                key = (type(step), *ends, step.transfer)
+                source, to = (rank, step.peer) if isinstance(step, Send) else (step.peer, rank)
+                key = (type(step), source, to, step.transfer)
                 if key in places:
                     raise Broken(f"ambiguous: {step}")
                 places[key] = (rank, index)
         pairs = {}
-        for (kind, *ends), place in places.items():
-            other = places.get((Recv if kind is Send else Send, ends[0], ends[1], ends[2]))
+        for (kind, source, to, transfer), place in places.items():
+            other = places.get((Recv if kind is Send else Send, source, to, transfer))
             if other is None:
                 raise Broken(f"no match: {self.parts[place[0]].steps[place[1]]}")
             if self._length(*place) != self._length(*other):
@@ -162,7 +162,8 @@ class _Run:
         self.left[rank][index].discard(block)
         length = self._length(rank, index)
         packets = range(block * self.block, min(length, (block + 1) * self.block))
-        self.packets[(*self.recv_of[rank, index], block)] = set(packets)
+        to_rank, to_index = self.recv_of[rank, index]
+        self.packets[to_rank, to_index, block] = set(packets)
         self.events += [("packet", rank, index, packet) for packet in packets]
 
     def _packet(self, rank: int, index: int, packet: int) -> None:
@@ -184,9 +185,10 @@ class _Run:
         step = self.parts[rank].steps[index]
         assert isinstance(step, Combine)
         inputs = [self._cells(rank, region) for region in step.inputs]
-        if not inputs or any(len(cells) != len(inputs[0]) for cells in inputs):
-            raise Broken("inputs differ in length")
-        for at in range(block * self.block, min(len(inputs[0]), (block + 1) * self.block)):
+        length = self._length(rank, index)
+        if not inputs or any(len(cells) != length for cells in inputs):
+            raise Broken("no inputs, or not of the length of the target")
+        for at in range(block * self.block, min(length, (block + 1) * self.block)):
             value = inputs[0][at]
             for cells in inputs[1:]:
                 value = self.arithmetic.two(value, cells[at])

@@ -13,9 +13,9 @@ from tailcut.types import Collective
 
 def counts(size: int) -> set[int]:
     """Elements: none, fewer than ranks (empty shards), as many, not divisible; fewer of these for large n."""
-    if size <= 20:
+    if size <= 16:
         return {0, 1, size - 1, size, size + 1, 3 * size + 2, 1000}
-    if size <= 40:
+    if size <= 32:
         return {1, size - 1, 2 * size + 1}
     return {size - 1} if size % 2 else {2 * size + 1}
 
@@ -75,6 +75,25 @@ def test_a_superfluous_after_does_no_harm() -> None:
     parts = plan("ring", Collective.ALL_REDUCE, 2, 4)
     index, recv, combine = find(parts, 0, Send, round=1), find(parts, 0, Recv), find(parts, 0, Combine)
     check(edit(parts, 0, index, after=(combine, recv)), itemsize=4)
+
+
+def test_what_nobody_writes_may_overlap() -> None:
+    parts = plan("transpose", Collective.ALL_GATHER, 2, 6)
+    part = Region(Buffer.INPUT, 4, 4)
+    copy = Combine(Region(Buffer.STAGE, 0, 4), (part,), (), 0, False)
+    first = replace(parts[0], stage_bytes=4, steps=(*parts[0].steps, copy))
+    check((first, parts[1]), itemsize=4)
+
+
+def test_a_part_of_what_is_written_cannot_be_read() -> None:
+    """Its blocks are not those of the step that writes it, so nothing can order them."""
+    parts = plan("transpose", Collective.ALL_GATHER, 2, 6)
+    copy = Combine(Region(Buffer.STAGE, 0, 4), (Region(Buffer.OUTPUT, 16, 4),), (), 0, False)
+    first = replace(parts[0], stage_bytes=4, steps=(*parts[0].steps, copy))
+    with pytest.raises(
+        PlanError, match=r"rank 0, step 1 .*writes OUTPUT\[12:24\), which overlaps .*\[16:20\)"
+    ):
+        check((first, parts[1]), itemsize=4)
 
 
 def there_and_back(back: int) -> Plan:

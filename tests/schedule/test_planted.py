@@ -138,6 +138,40 @@ def final_twice() -> Plan:
     return edit(parts, 0, index, final=True)
 
 
+def final_after_final() -> Plan:
+    """The finished result is finished again: an average would be divided twice."""
+    parts = plan("transpose", Collective.REDUCE_SCATTER, 3, 6)
+    result = combine_of(parts[0]).target
+    again = Combine(result, (result,), (find(parts, 0, Combine),), 0, True)
+    return with_steps(parts, 0, (*parts[0].steps, again))
+
+
+def input_read_after_output() -> Plan:
+    """Where INPUT and OUTPUT are the same memory, the second copy reads the result of the first."""
+    parts = plan("small", ALL, 1, 4)
+    again = replace(combine_of(parts[0]), after=(0,))
+    return with_steps(parts, 0, (*parts[0].steps, again))
+
+
+def shards_exchanged() -> Plan:
+    """Every rank contributes to, and so reduces, the other's shard."""
+    parts = plan("transpose", Collective.REDUCE_SCATTER, 2, 8)
+    for rank in range(2):
+        source = Region(Buffer.INPUT, 16 * rank, 16)
+        parts = edit(parts, rank, find(parts, rank, Send), source=source)
+        inputs = list(combine_of(parts[rank]).inputs)
+        inputs[rank] = Region(Buffer.INPUT, 16 * (1 - rank), 16)
+        parts = edit(parts, rank, find(parts, rank, Combine), inputs=tuple(inputs))
+    return parts
+
+
+def gathered_in_the_wrong_place() -> Plan:
+    parts = plan("transpose", Collective.ALL_GATHER, 3, 6)
+    one, two = (find(parts, 0, Recv, peer=peer) for peer in (1, 2))
+    targets = [Region(Buffer.OUTPUT, 8, 8), Region(Buffer.OUTPUT, 16, 8)]
+    return edit(edit(parts, 0, one, target=targets[1]), 0, two, target=targets[0])
+
+
 def transfer_twice() -> Plan:
     parts = transpose(2, 8)
     return edit(parts, 0, find(parts, 0, Send, stage=1), transfer=0)
@@ -188,6 +222,10 @@ SEEN_BY_EXECUTOR = [
     (wrong_place, r"rank 0, step 2 .*adds byte 16 of the vector \(from STAGE\[0:16\)\) to byte 0"),
     (final_forgotten, r"rank 0: the result in OUTPUT\[0:8\) was never made final"),
     (final_twice, r"rank 0, step \d .*final, but the contribution of rank 1 is missing"),
+    (final_after_final, r"rank 0, step 5 .*final, but its input is final already"),
+    (input_read_after_output, r"rank 0, step 1 .*reads INPUT\[0:16\) after OUTPUT, maybe the same memory"),
+    (shards_exchanged, r"rank 0: OUTPUT\[0:16\) gets byte 16 of the vector, not byte 0"),
+    (gathered_in_the_wrong_place, r"rank 0: OUTPUT\[8:16\) gets byte 0 of rank 2, which belongs to byte 16"),
     (transfer_twice, r"rank 0, step 3 .*already in use towards this peer"),
     (orders_differ, r"rank 1: from byte 0 .*another way than on rank 0: not bit-identical"),
     (result_missing, r"rank 0: nothing is written to OUTPUT\[24:28\)"),

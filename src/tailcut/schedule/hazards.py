@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tailcut.schedule.causality import Causality, fault
-from tailcut.schedule.plan import Buffer, Part, PlanError, Recv, Region, Send
+from tailcut.schedule.plan import Buffer, Combine, Part, PlanError, Recv, Region, Send
 from tailcut.types import Collective
 
 
@@ -66,7 +66,8 @@ def _accesses(parts: Sequence[Part], causality: Causality) -> list[Space]:
             assert isinstance(recv, Recv)
             note(node.rank, step.source, number, node.step, False)
             note(node.to_rank, recv.target, number, node.to_step, True)
-        elif not isinstance(step, Recv):
+        else:
+            assert isinstance(step, Combine)  # no node stands at a Recv
             for region in step.inputs:
                 note(node.rank, region, number, node.step, False)
             note(node.rank, step.target, number, node.step, True)

@@ -65,7 +65,8 @@ def check_values(parts: Sequence[Part], causality: Causality, *, rank_ordered: b
             recv = parts[node.to_rank].steps[node.to_step]
             assert isinstance(recv, Recv)
             _write(memories[node.to_rank], recv.target, value)
-        elif isinstance(step, Combine):
+        else:
+            assert isinstance(step, Combine)  # no node stands at a Recv
             value = _combine(part, node.step, step, memory, expressions, rank_ordered=rank_ordered)
             _write(memory, step.target, value)
     results = [_result(part, memory) for part, memory in zip(parts, memories, strict=True)]
