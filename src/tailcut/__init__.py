@@ -11,12 +11,14 @@ from tailcut.errors import (
     RendezvousError,
     TailcutError,
 )
+from tailcut.group import Group, connect
 from tailcut.outcome import Outcome
 
 __all__ = [
     "CollectiveTimeout",
     "Config",
     "ConfigError",
+    "Group",
     "GroupClosed",
     "Mismatch",
     "Misuse",
@@ -24,4 +26,5 @@ __all__ = [
     "PeerLost",
     "RendezvousError",
     "TailcutError",
+    "connect",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     """The report of one completed operation, as this rank saw it."""
 
@@ -16,13 +16,10 @@ class Outcome:
     why: str  # why this family was taken
     count: int  # elements of the whole vector
     elapsed_ns: int  # from this rank's start of the operation to its end
-    sent_bytes: int  # payload put on the network for the first time
-    received_bytes: int  # payload that arrived and was new
-    expected_bytes: int  # payload the Plan lets this rank receive
-    resent_packets: int  # packets sent again because a receiver missed them
-    lags_ns: tuple[
-        int, ...
-    ]  # per rank, how much later than the first it entered, as far as this rank could see
+    received_bytes: int  # payload that arrived for it and was new
+    expected_bytes: int  # payload its Plan lets this rank receive
+    resent_packets: int  # packets this rank sent again because a receiver missed them
+    lags_ns: tuple[int | None, ...]  # by rank: how long after the first one it entered; None: not seen
 
     @property
     def complete(self) -> bool:
@@ -31,7 +28,6 @@ class Outcome:
 
     @property
     def straggler(self) -> int | None:
-        """The rank that entered last, or None when no lag was seen."""
-        if not any(self.lags_ns):
-            return None
-        return max(range(len(self.lags_ns)), key=self.lags_ns.__getitem__)
+        """The rank with the largest lag: late to start, whatever the network did. None when none was late."""
+        lags = [lag or 0 for lag in self.lags_ns]
+        return max(range(len(lags)), key=lags.__getitem__) if any(lags) else None

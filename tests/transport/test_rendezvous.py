@@ -1,4 +1,4 @@
-"""A group forms only of ranks that fit together; else every rank gets the same error, with field and ranks."""
+"""A group forms only of ranks that fit together; else every rank hears the same error: field and ranks."""
 
 from __future__ import annotations
 
