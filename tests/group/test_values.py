@@ -1,4 +1,4 @@
-"""Every collective gives on every rank, bit by bit, what numpy computes in rank order; any dtype, op, length."""
+"""Every collective gives on every rank, bit by bit, what numpy computes in rank order."""
 
 from __future__ import annotations
 

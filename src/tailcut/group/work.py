@@ -23,6 +23,7 @@ from tailcut.outcome import Outcome
 from tailcut.schedule import FAMILIES, Choice
 from tailcut.types import Collective, DType, ReduceOp
 
+LONGEST_S = 4e9  # more than a hundred years, and still in range as nanoseconds in 64 bits
 _KINDS: dict[str, type[TailcutError]] = {
     "peer_dead": PeerLost,
     "mismatch": Mismatch,
@@ -120,11 +121,9 @@ def nanoseconds(seconds: float) -> int:
     """A time-out of the caller in nanoseconds."""
     try:
         if seconds > 0:
-            return min(round(seconds * 1_000_000_000), 2**62)
-    except (TypeError, ValueError, OverflowError):
+            return max(1, round(min(seconds, LONGEST_S) * 1_000_000_000))
+    except (TypeError, ValueError):
         pass
-    if seconds == float("inf"):
-        return 2**62
     raise Misuse(f"a timeout must be a number of seconds above 0, not {seconds!r}", reason="argument")
 
 
