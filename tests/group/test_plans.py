@@ -13,10 +13,12 @@ CROSSOVER = Crossover(size=4, small_max_bytes=1000, ring_min_bytes=100_000)
 
 
 def make(algorithm: str = "auto", size: int = 4) -> Plans:
-    crossover = (
-        CROSSOVER if size == 4 else estimated_crossover(size, delay_ns=1, bytes_per_second=1, most_bytes=1)
-    )
+    crossover = CROSSOVER if size == 4 else Crossover(size=size, small_max_bytes=0)
     return Plans(rank=1, size=size, algorithm=algorithm, crossover=crossover)
+
+
+def part(made: Plans, count: int, tag: int = 0, collective: Collective = Collective.ALL_REDUCE) -> Ready:
+    return made.get(collective, count, DType.INT32, ReduceOp.SUM, None, tag)[1]
 
 
 def family(
@@ -67,14 +69,8 @@ def test_alike_operations_share_a_part() -> None:
 
 def test_tags_rotate_owners_of_all_reduce_only() -> None:
     made = make("transpose")
-    parts = {
-        id(made.get(Collective.ALL_REDUCE, 9, DType.INT32, ReduceOp.SUM, None, tag)[1]) for tag in range(8)
-    }
-    assert len(parts) == 4
-    parts = {
-        id(made.get(Collective.ALL_GATHER, 9, DType.INT32, ReduceOp.SUM, None, tag)[1]) for tag in range(8)
-    }
-    assert len(parts) == 1
+    assert len({id(part(made, 9, tag)) for tag in range(8)}) == 4
+    assert len({id(part(made, 9, tag, Collective.ALL_GATHER)) for tag in range(8)}) == 1
 
 
 def test_many_ranks_have_few_rotations() -> None:
@@ -87,11 +83,9 @@ def test_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "MAX_STEPS", 100)
     made = make("transpose")
     for count in range(1000, 1100):
-        made.get(Collective.ALL_REDUCE, count, DType.INT32, ReduceOp.SUM, None, count)
-        assert made._steps <= 100
-        assert made._steps == sum(
-            ready.steps for entry in made._entries.values() for ready in entry.ready.values()
-        )
+        part(made, count, tag=count)
+        kept = [ready for entry in made._entries.values() for ready in entry.ready.values()]
+        assert made._steps == sum(ready.steps for ready in kept) <= 100
     assert len(made._entries) > 1
     assert part(made, 1099, tag=1099) is part(made, 1099, tag=1099)
 
