@@ -14,7 +14,7 @@ BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.tom
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup build test demo lint format sanitize clean
+.PHONY: help setup build test demo lint format sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -64,6 +64,10 @@ sanitize: setup  ## the native tests under address and undefined-behaviour sanit
 	cmake -S . -B build/sanitize -DTAILCUT_SANITIZE=ON -DCMAKE_BUILD_TYPE=
 	cmake --build build/sanitize
 	build/sanitize/native_tests
+
+bench: build  ## figure 1, beside Gloo and three MPIs over loopback (10 minutes; figures 2 and 7: benchmarks/)
+	$(BIN)/python benchmarks/baselines.py
+	$(BIN)/python benchmarks/loopback.py
 
 clean:  ## remove builds and caches (the environment stays: rm -r .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
