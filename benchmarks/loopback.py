@@ -45,6 +45,7 @@ NOTES = [
     "compared with the right ones.",
     "`wire` is what went over loopback for one operation, barrier included, in vectors of S bytes: a ring "
     "or a transpose needs 2 (n - 1) S, shared memory would show 0.",
+    "`idle`: of all cores, while measured: near 0 the processor was the limit, not the network.",
 ]
 
 

@@ -34,6 +34,7 @@ NOTES = [
     "compared with the right ones.",
     "`wire`: bytes on all cables for one operation, barrier included, in vectors of S bytes. `drops`: "
     "packets that found a queue full. `resent`: packets tailcut sent again.",
+    "`idle`: of all cores, while measured: near 0 the processor was the limit, not the network.",
 ]
 
 

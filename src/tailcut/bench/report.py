@@ -61,6 +61,7 @@ def summarize(results: Results, reference: str) -> Sheet:
         "wire",
         "drops",
         "resent",
+        "idle",
         f"p50 / {reference}",
     )
     return Sheet("Time of an operation: the maximum over ranks", heads, rows)
@@ -160,6 +161,7 @@ def _summary_record(case: Record, contender: str, rounds: Any, samples: list[Rec
         "queue_drops": wire["queue_drops"],
         "lost": wire["lost"],
         "counters": counters,
+        "idle_share": sum(turn["idle_share"] for turn in turns) / len(turns),
         "said": turns[-1]["said"],
     }
 
@@ -178,6 +180,7 @@ def _summary_row(record: Record, against: Ratio | None) -> tuple[str, ...]:
         f"{record['wire_share']:.2f} S",
         str(record["queue_drops"]),
         str(record["counters"].get("resent_packets", "")),
+        f"{record['idle_share']:.0%}",
         str(against) if against else "",
     )
 

@@ -70,6 +70,7 @@ class Turn:
     wire: Wire  # what the network counted meanwhile
     counters: dict[str, int]  # what the library counted, summed over ranks
     said: str  # what rank 0's library said of the last operation
+    idle_share: float  # of all cores together: near 0 the processor was the limit, not the network
 
 
 class Team:
@@ -134,9 +135,10 @@ class Team:
         timeout_s: float = 120.0,
     ) -> Turn:
         order = {"do": "measure", "elements": elements, "iterations": iterations, "warmup": warmup}
-        before = self.wire()
+        before, busy_before, idle_before = self.wire(), *processor_times()
         answers = self.ask({**order, "variant": variant, "seed": seed}, timeout_s)
-        wire = self.wire().since(before)
+        wire, busy, idle = self.wire().since(before), *processor_times()
+        idle_share = (idle - idle_before) / max(1, busy - busy_before + idle - idle_before)
         starts = [answer["starts_ns"] for answer in answers]
         ends = [answer["ends_ns"] for answer in answers]
         durations = [
@@ -146,7 +148,7 @@ class Team:
         counters = {
             name: sum(answer["counters"][name] for answer in answers) for name in answers[0]["counters"]
         }
-        return Turn(durations, spread, warmup + iterations, wire, counters, answers[0]["said"])
+        return Turn(durations, spread, warmup + iterations, wire, counters, answers[0]["said"], idle_share)
 
     def wire(self) -> Wire:
         if self._hosts is None:
@@ -230,6 +232,13 @@ def loopback_bytes() -> int:
         if name.strip() == "lo":
             return int(numbers.split()[8])
     raise TeamError("/proc/net/dev lists no loopback interface")
+
+
+def processor_times() -> tuple[int, int]:
+    """Ticks of all cores since boot: busy (with what the hypervisor took away) and idle."""
+    numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = numbers[3] + numbers[4]
+    return sum(numbers) - idle, idle
 
 
 def _free_port(host: str) -> int:

@@ -27,6 +27,11 @@ from tailcut.lab.system import entering, require, run, run_inside, write_sysctls
 HOSTS_MAX = 250
 BURST_BYTES = 3_900  # 125 µs at 250 Mbit/s, 0.195 % of 2 MB; one packet's worth loses 25 % of the rate
 QUEUE_BYTES = 500_000  # a port's buffer: 16 ms at 250 Mbit/s, as a small switch has it
+# The switch's ports are a little faster than the cables, with room for two bursts: they hold back what
+# several hosts send to one, but not again what a host's own shaper has spaced already. At equal rates every
+# packet waits for a second timer; on two cores of a virtual machine the processor was then the limit.
+PORT_RATE_FACTOR = 1.01
+PORT_BURST_FACTOR = 2
 ETHERNET_BYTES = 14  # what the shaper counts above the MTU (no preamble, no checksum)
 
 _serials = itertools.count()
@@ -162,18 +167,16 @@ class Hosts:
         """
         if rate_mbit is not None and rate_mbit <= 0:
             raise ValueError(f"a rate is above 0 Mbit/s, or None for no limit; not {rate_mbit}")
-        if towards is None:
-            ends = list(self._ends())
-            self.rate_mbit = rate_mbit
-        else:
+        burst = burst_bytes or self.burst_bytes
+        if towards is not None:
             self.namespace(towards)  # checks the number
-            ends = [(self._switch, f"port{towards}")]
-        shape = "noqueue"  # what a cable has from the start
-        if rate_mbit is not None:
-            burst = burst_bytes or self.burst_bytes
-            shape = f"tbf rate {round(rate_mbit * 1e6)}bit burst {burst} limit {self.queue_bytes}"
-        for namespace, device in ends:
-            run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape.split()])
+            self._shape(self._switch, f"port{towards}", rate_mbit, burst)
+            return
+        self.rate_mbit = rate_mbit
+        port_rate = None if rate_mbit is None else rate_mbit * PORT_RATE_FACTOR
+        for host in range(self.n):
+            self._shape(self.namespace(host), "eth0", rate_mbit, burst)
+            self._shape(self._switch, f"port{host}", port_rate, burst * PORT_BURST_FACTOR)
 
     def set_congestion(self, name: str) -> None:
         """TCP's congestion control for connections between hosts made from now on.
@@ -215,6 +218,12 @@ class Hosts:
         for host in range(self.n):
             yield self.namespace(host), "eth0"
             yield self._switch, f"port{host}"
+
+    def _shape(self, namespace: str, device: str, rate_mbit: float | None, burst_bytes: int) -> None:
+        shape = "noqueue"  # what a cable has from the start
+        if rate_mbit is not None:
+            shape = f"tbf rate {round(rate_mbit * 1e6)}bit burst {burst_bytes} limit {self.queue_bytes}"
+        run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape.split()])
 
     def _build(self) -> None:
         for name in [self._switch, *map(self.namespace, range(self.n))]:
