@@ -51,6 +51,7 @@ def test_the_budget_holds() -> None:
         )
         unavoidable = (tuning.REPEATS + 1) * first * slower
         assert machine.spent_ns <= max(50_000_000, 1.01 * unavoidable), slower
+        assert {total for total, _ in machine.runs} >= {tuning.SIZES[0]}
 
 
 def test_ranks_stop_together_whatever_they_measure() -> None:

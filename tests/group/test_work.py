@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -154,3 +155,12 @@ def test_an_error_is_raised_every_time() -> None:
 )
 def test_nanoseconds(seconds: float, expected: int) -> None:
     assert nanoseconds(seconds) == expected
+
+
+def test_the_quick_way_to_an_outcome_is_the_same() -> None:
+    got = outcome([None, 5_000, -2_000])
+    fields = dataclasses.asdict(got)
+    assert got == tailcut.Outcome(**fields)
+    assert hash(got) == hash(tailcut.Outcome(**fields))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        got.tag = 5  # type: ignore[misc]

@@ -281,11 +281,10 @@ class Group:
             other = "input" if own_name == "output" else "output"
             what = f"{own_name} has {own.elements} elements; rank {self.rank}'s shard of the"
             raise Misuse(f"{what} {whole.elements} of {other} has {length}", reason="length")
-        if not length:
+        if not np.may_share_memory(own.memory, whole.memory):  # looks at bounds only, and both have no gaps
             return
-        (own_start, own_end), (start, end) = bounds(own), bounds(whole)
-        in_place = own_name == "input" and own_start == start + first * own.dtype.itemsize
-        if own_start < end and start < own_end and not in_place:
+        in_place = bounds(own)[0] == bounds(whole)[0] + first * own.dtype.itemsize
+        if length and not (in_place and own_name == "input"):
             raise Misuse("input and output share memory", reason="argument")
 
     def _closed_error(self) -> GroupClosed:

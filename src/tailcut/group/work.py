@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tailcut import _native
 from tailcut.errors import (
@@ -33,8 +32,7 @@ _KINDS: dict[str, type[TailcutError]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Which operation of which group, for texts."""
 
     rank: int
@@ -42,7 +40,7 @@ class Identity:
     collective: str
     tag: int
     sequence: int
-    count: int
+    elements: int
     choice: Choice
 
 
@@ -129,13 +127,13 @@ def nanoseconds(seconds: float) -> int:
 
 def local_outcome(identity: Identity) -> Outcome:
     """The report of an operation in a group of one, where there is nothing to send."""
-    return Outcome(
+    return Outcome.of(
         collective=identity.collective,
         tag=identity.tag,
         sequence=identity.sequence,
         family=identity.choice.family,
         why=identity.choice.why,
-        count=identity.count,
+        count=identity.elements,
         elapsed_ns=0,
         received_bytes=0,
         expected_bytes=0,
@@ -145,13 +143,13 @@ def local_outcome(identity: Identity) -> Outcome:
 
 
 def _outcome(identity: Identity, result: Mapping[str, Any]) -> Outcome:
-    return Outcome(
+    return Outcome.of(
         collective=identity.collective,
         tag=identity.tag,
         sequence=identity.sequence,
         family=identity.choice.family,
         why=identity.choice.why,
-        count=identity.count,
+        count=identity.elements,
         elapsed_ns=result["elapsed_ns"],
         received_bytes=result["received_bytes"],
         expected_bytes=result["expected_bytes"],
@@ -162,9 +160,10 @@ def _outcome(identity: Identity, result: Mapping[str, Any]) -> Outcome:
 
 def _lags(rank: int, after_us: Sequence[int | None]) -> tuple[int | None, ...]:
     """From times relative to our own entry to times after the first entry that was seen."""
-    relative = [0 if each == rank else time for each, time in enumerate(after_us)]
-    first = min(time for time in relative if time is not None)
-    return tuple(None if time is None else time - first for time in relative)
+    relative = list(after_us)
+    relative[rank] = 0
+    first = min([time for time in relative if time is not None])
+    return tuple([None if time is None else time - first for time in relative])
 
 
 # ---- errors
