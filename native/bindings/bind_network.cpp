@@ -17,6 +17,9 @@ NetworkConfig network_config(const nb::dict& given) {
     else if (name == "loss") config.loss = number;
     else if (name == "duplicate") config.duplicate = number;
     else if (name == "corrupt") config.corrupt = number;
+    else if (name == "flip_payload") config.flip_payload = number;
+    else if (name == "burst_enter") config.burst_enter = number;
+    else if (name == "burst_leave") config.burst_leave = number;
     else if (name == "rate") config.rate = number;
     else if (name == "queue_bytes") config.queue_bytes = static_cast<uint64_t>(number);
     else throw std::invalid_argument("unknown setting " + name);
@@ -33,6 +36,12 @@ uint64_t start(Network& self, Rank rank, const std::shared_ptr<Part>& part, uint
     throw std::invalid_argument("the arrays do not fit the Plan");
   }
   return self.start(rank, part, OpKey{tag, sequence}, print_from(collective, dtype, op, family, count), input.data(), output.data(), timeout);
+}
+
+nb::list captured(Network& self) {
+  nb::list out;
+  for (const auto& [at, from, to, bytes] : self.take_captured()) out.append(nb::make_tuple(at, from, to, nb::bytes(bytes.data(), bytes.size())));
+  return out;
 }
 
 }  // namespace
@@ -60,6 +69,9 @@ void bind_network(nb::module_& module) {
       .def("pause", &Network::pause, nb::arg("rank"), nb::arg("duration_ns"))
       .def("cut", &Network::cut, nb::arg("source"), nb::arg("target"), nb::arg("open"))
       .def("set_loss", &Network::set_loss, nb::arg("loss"))
+      .def("set_path_loss", &Network::set_path_loss, nb::arg("source"), nb::arg("target"), nb::arg("loss"))
+      .def("capture", &Network::capture, nb::arg("on"))
+      .def("take_captured", &captured, "What was sent while capturing: (time in ns, source, target, datagram) each.")
       .def("inject",
            [](Network& self, Rank to, Rank from, const nb::bytes& datagram) {
              const auto* data = reinterpret_cast<const uint8_t*>(datagram.c_str());
@@ -74,7 +86,10 @@ void bind_network(nb::module_& module) {
       .def_prop_ro("digest", &Network::digest)
       .def_prop_ro("delivered", &Network::delivered)
       .def_prop_ro("dropped_queue", &Network::dropped_queue)
-      .def_prop_ro("dropped_loss", &Network::dropped_loss);
+      .def_prop_ro("dropped_loss", &Network::dropped_loss)
+      .def_prop_ro("dropped_data", &Network::dropped_data)
+      .def_prop_ro("duplicated", &Network::duplicated)
+      .def_prop_ro("flipped", &Network::flipped);
 }
 
 }  // namespace tailcut

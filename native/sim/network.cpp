@@ -5,7 +5,7 @@
 namespace tailcut {
 
 Network::Network(uint32_t size, uint32_t payload, const Options& options, const NetworkConfig& config)
-    : config_(config), options_(options), random_(config.seed), hosts_(size), cut_(size_t{size} * size, false),
+    : config_(config), options_(options), random_(config.seed), hosts_(size), paths_(size_t{size} * size),
       transmit_(std::make_unique<Transmit>()) {
   for (uint32_t rank = 0; rank < size; ++rank) {
     engines_.push_back(std::make_unique<Engine>(7u, static_cast<Rank>(rank), std::vector<bool>(size, false), payload, options));
@@ -46,13 +46,18 @@ void Network::emit(Rank rank) {
   }
 }
 
+void Network::drop(uint64_t& reason, const uint8_t* bytes) {
+  ++reason;
+  dropped_data_ += (bytes[0] & 0xF) == static_cast<uint8_t>(Kind::kData);
+}
+
 // A port: bytes leave one after the other; what finds the queue full is dropped.
-bool Network::pass_port(Time& free, size_t bytes, Time& at) {
+bool Network::pass_port(Time& free, const uint8_t* bytes, size_t length, Time& at) {
   if (config_.rate <= 0) return true;
-  const double size = static_cast<double>(bytes + config_.overhead_bytes);
+  const double size = static_cast<double>(length + config_.overhead_bytes);
   const Time start = std::max(free, at);
   if (static_cast<double>(start - at) * config_.rate / 1e9 + size > static_cast<double>(config_.queue_bytes)) {
-    ++dropped_queue_;
+    drop(dropped_queue_, bytes);
     return false;
   }
   free = start + static_cast<Time>(size / config_.rate * 1e9);
@@ -60,16 +65,33 @@ bool Network::pass_port(Time& free, size_t bytes, Time& at) {
   return true;
 }
 
+bool Network::lose(Path& path) {
+  if (config_.burst_enter > 0) path.bad = draw() < (path.bad ? 1 - config_.burst_leave : config_.burst_enter);
+  return draw() < (path.loss >= 0 ? path.loss : config_.loss) || path.bad || path.cut;
+}
+
+void Network::flip(std::vector<uint8_t>& datagram) {
+  const auto turn = [&](size_t from) {
+    datagram[from + random_() % (datagram.size() - from)] ^= static_cast<uint8_t>(1u << random_() % 8);
+    ++flipped_;
+  };
+  if (config_.corrupt > 0 && draw() < config_.corrupt) turn(0);
+  const bool data = (datagram[0] & 0xF) == static_cast<uint8_t>(Kind::kData) && datagram.size() > kHeaderBytes;
+  if (config_.flip_payload > 0 && data && draw() < config_.flip_payload) turn(kHeaderBytes);
+}
+
 void Network::send(Rank from, Rank to, const uint8_t* bytes, size_t length) {
+  if (capturing_) captured_.push_back({now_, from, to, {bytes, bytes + length}});
   Time at = now_;
-  if (!pass_port(hosts_[from].out_free, length, at)) return;
-  if (cut_[from * size() + to] || draw() < config_.loss) {
-    ++dropped_loss_;
+  if (!pass_port(hosts_[from].out_free, bytes, length, at)) return;
+  if (lose(path(from, to))) {
+    drop(dropped_loss_, bytes);
     return;
   }
   std::vector<uint8_t> datagram(bytes, bytes + length);
   const int copies = config_.duplicate > 0 && draw() < config_.duplicate ? 2 : 1;
-  if (config_.corrupt > 0 && draw() < config_.corrupt) datagram[random_() % length] ^= static_cast<uint8_t>(1u << random_() % 8);
+  duplicated_ += static_cast<uint64_t>(copies - 1);
+  flip(datagram);
   for (int copy = 0; copy < copies; ++copy) {
     const Time jitter = config_.jitter > 0 ? static_cast<Time>(draw() * static_cast<double>(config_.jitter)) : 0;
     launch(from, to, datagram, at + config_.latency + jitter);
@@ -94,7 +116,7 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
   if (!flight->queued) {
     flight->queued = true;
     Time at = flight->at;
-    if (!pass_port(host.in_free, flight->bytes.size(), at)) return;
+    if (!pass_port(host.in_free, flight->bytes.data(), flight->bytes.size(), at)) return;
     if (at > flight->at) {
       flight->at = at;
       flight->order = ++order_;
@@ -104,7 +126,7 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
   }
   if (host.paused_until > now_) {
     if (host.waiting_bytes + flight->bytes.size() > options_.receive_bytes) {
-      ++dropped_queue_;
+      drop(dropped_queue_, flight->bytes.data());
       return;
     }
     host.waiting_bytes += flight->bytes.size();
@@ -112,12 +134,17 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
     return;
   }
   ++delivered_;
-  for (const uint8_t byte : {static_cast<uint8_t>(flight->to), static_cast<uint8_t>(flight->from), static_cast<uint8_t>(now_),
-                             static_cast<uint8_t>(flight->bytes.size()), flight->bytes[0]}) {
-    digest_ = (digest_ ^ byte) * 1099511628211ull;
-  }
+  record(*flight);
   engines_[flight->to]->receive(now_, flight->at, flight->from, flight->bytes.data(), flight->bytes.size());
   emit(flight->to);
+}
+
+// FNV over words: when, who, how long, and the header.
+void Network::record(const Flight& flight) {
+  const auto mix = [&](uint64_t word) { digest_ = (digest_ ^ word) * 1099511628211ull; };
+  mix(static_cast<uint64_t>(now_));
+  mix(uint64_t{flight.to} << 48 | uint64_t{flight.from} << 32 | flight.bytes.size());
+  for (size_t at = 0; at + 8 <= std::min(flight.bytes.size(), kHeaderBytes); at += 8) mix(load<uint64_t>(flight.bytes.data() + at));
 }
 
 void Network::resume(Rank rank) {
@@ -142,10 +169,9 @@ bool Network::run(Time until) {
         waker = rank;
       }
     }
-    if (next == kNever) return true;
-    if (next > until) {
+    if (next > until || next == kNever) {
       now_ = std::max(now_, until);
-      return false;
+      return next == kNever;
     }
     now_ = std::max(now_, next);
     if (waker == kNoRank) {

@@ -1,11 +1,13 @@
 // A small network in virtual time: n real engines, one seed, and every kind of bad luck. Same seed, same run, to the last packet.
 // Each rank has a port with a rate and a queue in both directions; between ports there is latency, jitter (and so reordering),
-// loss, duplication and bit flips. Ranks can be paused and killed, directions of paths cut, datagrams injected.
+// loss alone and in bursts, duplication and bit flips. Ranks can be paused and killed, directions of paths cut or made lossy,
+// datagrams captured and injected.
 #pragma once
 
 #include <memory>
 #include <queue>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.hpp"
@@ -16,7 +18,11 @@ struct NetworkConfig {
   uint64_t seed = 0;
   Time latency = 50 * kMicrosecond;
   Time jitter = 0;            // uniform, added to the latency: reorders
-  double loss = 0, duplicate = 0, corrupt = 0;  // probability of each datagram
+  double loss = 0, duplicate = 0, corrupt = 0;  // probability of each datagram; corrupt: one bit of it flips
+  double flip_payload = 0;    // probability that one bit of the payload of a data packet flips: no engine can know
+  // Bursts of loss, after Gilbert: each direction of a path turns bad with burst_enter before a datagram, and good again with
+  // burst_leave; while it is bad everything is lost. Mean length of a burst: 1 / burst_leave datagrams.
+  double burst_enter = 0, burst_leave = 1;
   double rate = 0;            // bytes per second of a port, each direction; 0: infinite
   uint64_t queue_bytes = 256 * 1024;  // of a port, each direction
   uint64_t overhead_bytes = 42;       // Ethernet, IP and UDP headers of a datagram
@@ -29,14 +35,23 @@ class Network {
   uint64_t start(Rank rank, std::shared_ptr<const Part> part, OpKey key, const Fingerprint& print, const void* input, void* output, Time timeout);
   void cancel(Rank rank, uint64_t ticket) { engines_[rank]->cancel(now_, ticket); }
   void leave(Rank rank);
-  bool run(Time until);  // false: something is still going on at `until`; true: nothing will ever happen again before it
+  bool run(Time until);  // lets time pass; false: something is still going on at `until`; true: nothing will ever happen again
   std::vector<Result> results(Rank rank);
 
   void kill(Rank rank) { hosts_[rank].dead = true; }
   void pause(Rank rank, Time duration) { hosts_[rank].paused_until = now_ + duration; }
-  void cut(Rank from, Rank to, bool open) { cut_[from * size() + to] = !open; }
+  void cut(Rank from, Rank to, bool open) { path(from, to).cut = !open; }
   void inject(Rank to, Rank from, std::vector<uint8_t> datagram);
   void set_loss(double loss) { config_.loss = loss; }
+  void set_path_loss(Rank from, Rank to, double loss) { path(from, to).loss = loss; }  // instead of `loss`; negative: as everywhere
+  void capture(bool on) { capturing_ = on; }  // from now on keep a copy of everything that ranks send
+
+  struct Captured {
+    Time at = 0;
+    Rank from = 0, to = 0;
+    std::vector<uint8_t> bytes;
+  };
+  std::vector<Captured> take_captured() { return std::exchange(captured_, {}); }
 
   Time now() const { return now_; }
   uint32_t size() const { return static_cast<uint32_t>(engines_.size()); }
@@ -45,6 +60,9 @@ class Network {
   uint64_t delivered() const { return delivered_; }  // datagrams
   uint64_t dropped_queue() const { return dropped_queue_; }
   uint64_t dropped_loss() const { return dropped_loss_; }
+  uint64_t dropped_data() const { return dropped_data_; }  // data packets among both
+  uint64_t duplicated() const { return duplicated_; }
+  uint64_t flipped() const { return flipped_; }
 
  private:
   struct Flight {
@@ -66,11 +84,21 @@ class Network {
     std::vector<std::shared_ptr<Flight>> waiting;  // in the socket buffer of a paused host
     uint64_t waiting_bytes = 0;
   };
+  struct Path {
+    double loss = -1;  // negative: the configured one
+    bool cut = false;
+    bool bad = false;  // in a burst of loss
+  };
+  Path& path(Rank from, Rank to) { return paths_[from * size() + to]; }
   void emit(Rank rank);
+  bool lose(Path& path);
+  void flip(std::vector<uint8_t>& datagram);
+  void drop(uint64_t& reason, const uint8_t* bytes);
+  void record(const Flight& flight);
   void send(Rank from, Rank to, const uint8_t* bytes, size_t length);
   void launch(Rank from, Rank to, std::vector<uint8_t> bytes, Time at);
   void arrive(const std::shared_ptr<Flight>& flight);
-  bool pass_port(Time& free, size_t bytes, Time& at);
+  bool pass_port(Time& free, const uint8_t* bytes, size_t length, Time& at);
   void resume(Rank rank);
   double draw() { return std::uniform_real_distribution<double>(0, 1)(random_); }
 
@@ -79,13 +107,15 @@ class Network {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Host> hosts_;
-  std::vector<bool> cut_;
+  std::vector<Path> paths_;
+  bool capturing_ = false;
+  std::vector<Captured> captured_;
   std::priority_queue<std::shared_ptr<Flight>, std::vector<std::shared_ptr<Flight>>, Later> flights_;
   std::unique_ptr<Transmit> transmit_;
   Time now_ = kSecond;  // not zero, so that "never" and "at the start" differ
   uint64_t order_ = 0;
   uint64_t digest_ = 1469598103934665603ull;
-  uint64_t delivered_ = 0, dropped_queue_ = 0, dropped_loss_ = 0;
+  uint64_t delivered_ = 0, dropped_queue_ = 0, dropped_loss_ = 0, dropped_data_ = 0, duplicated_ = 0, flipped_ = 0;
 };
 
 }  // namespace tailcut
