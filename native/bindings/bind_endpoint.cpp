@@ -59,8 +59,9 @@ nb::dict features_of(const Endpoint& endpoint) {
   return out;
 }
 
-PendingOperation* start(const std::shared_ptr<Channel>& channel, const std::shared_ptr<Part>& part, uint16_t tag, uint32_t sequence, int collective,
+PendingOperation* start(const std::shared_ptr<Channel>& channel, const PartHandle& handle, uint16_t tag, uint32_t sequence, int collective,
                   int dtype, int op, uint64_t count, int family, const Input& input, const Output& output, Time timeout) {
+  const std::shared_ptr<const Part>& part = handle.part;
   const Memory in = readable(input);
   const uint64_t out_bytes = static_cast<uint64_t>(output.size()) * (output.dtype().bits / 8);
   if (in.bytes != part->input_bytes || out_bytes != part->output_bytes) {

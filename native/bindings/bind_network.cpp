@@ -30,8 +30,9 @@ NetworkConfig network_config(const nb::dict& given) {
 using Input = nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig>;
 using Output = nb::ndarray<nb::device::cpu, nb::c_contig>;
 
-uint64_t start(Network& self, Rank rank, const std::shared_ptr<Part>& part, uint16_t tag, uint32_t sequence, int collective, int dtype, int op,
+uint64_t start(Network& self, Rank rank, const PartHandle& handle, uint16_t tag, uint32_t sequence, int collective, int dtype, int op,
                uint64_t count, int family, const Input& input, const Output& output, Time timeout) {
+  const std::shared_ptr<const Part>& part = handle.part;
   if (readable(input).bytes != part->input_bytes || output.size() * (output.dtype().bits / 8) != part->output_bytes) {
     throw std::invalid_argument("the arrays do not fit the Plan");
   }

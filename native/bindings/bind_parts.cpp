@@ -50,21 +50,22 @@ Fingerprint print_from(int collective, int dtype, int op, int family, uint64_t c
 }
 
 void bind_parts(nb::module_& module) {
-  nb::class_<Part>(module, "Part", "One rank's part of a Plan in native form; immutable, shared between operations.")
+  nb::class_<PartHandle>(module, "Part", "One rank's part of a Plan in native form; immutable, shared between operations.")
       .def("__init__",
-           [](Part* self, uint32_t size, Rank rank, uint64_t input_bytes, uint64_t output_bytes, uint64_t stage_bytes, uint32_t itemsize,
+           [](PartHandle* self, uint32_t size, Rank rank, uint64_t input_bytes, uint64_t output_bytes, uint64_t stage_bytes, uint32_t itemsize,
               const nb::sequence& steps) {
              std::vector<Step> list;
              for (const auto& step : steps) list.push_back(step_from(nb::cast<nb::tuple>(step)));
-             new (self) Part(size, rank, input_bytes, output_bytes, stage_bytes, itemsize, std::move(list));
+             new (self) PartHandle{
+                 std::make_shared<const Part>(size, rank, input_bytes, output_bytes, stage_bytes, itemsize, std::move(list))};
            },
            nb::arg("size"), nb::arg("rank"), nb::arg("input_bytes"), nb::arg("output_bytes"), nb::arg("stage_bytes"), nb::arg("itemsize"),
            nb::arg("steps"))
-      .def_ro("size", &Part::size)
-      .def_ro("rank", &Part::rank)
-      .def_ro("input_bytes", &Part::input_bytes)
-      .def_ro("output_bytes", &Part::output_bytes)
-      .def_ro("stage_bytes", &Part::stage_bytes);
+      .def_prop_ro("size", [](const PartHandle& self) { return self.part->size; })
+      .def_prop_ro("rank", [](const PartHandle& self) { return self.part->rank; })
+      .def_prop_ro("input_bytes", [](const PartHandle& self) { return self.part->input_bytes; })
+      .def_prop_ro("output_bytes", [](const PartHandle& self) { return self.part->output_bytes; })
+      .def_prop_ro("stage_bytes", [](const PartHandle& self) { return self.part->stage_bytes; });
 }
 
 }  // namespace tailcut

@@ -24,6 +24,11 @@ struct Memory {
   uint64_t bytes;
 };
 
+// Python's Part. The engine shares the Part itself, not this object: it releases Parts on its own thread, without the interpreter lock.
+struct PartHandle {
+  std::shared_ptr<const Part> part;
+};
+
 inline Memory readable(const nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig>& array) {
   return {array.data(), static_cast<uint64_t>(array.size()) * (array.dtype().bits / 8)};
 }
@@ -119,8 +124,10 @@ inline Options options_from(const nb::dict& given) {
     else if (name == "retained_bytes") options.retained_bytes = static_cast<uint64_t>(number);
     else if (name == "receive_bytes") options.receive_bytes = static_cast<uint64_t>(number);
     else if (name == "delay_target_ns") options.delay_target = number;
+    else if (name == "port_target_ns") options.port_target = number;
     else if (name == "report_delay_ns") options.report_delay = number;
     else if (name == "report_every") options.report_every = static_cast<uint32_t>(number);
+    else if (name == "incast") options.incast = static_cast<uint32_t>(number);
     else if (name == "burst_bytes") options.burst_bytes = static_cast<uint32_t>(number);
     else if (name == "max_window_packets") options.max_window_packets = static_cast<uint32_t>(number);
     else throw std::invalid_argument("unknown option " + name);

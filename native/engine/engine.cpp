@@ -29,7 +29,7 @@ void Engine::TagState::finish(uint32_t sequence) {
 }
 
 Engine::Engine(uint32_t group, Rank rank, std::vector<bool> local, uint32_t payload, const Options& options)
-    : group_(group), rank_(rank), options_(options), geometry_(Geometry::of(payload)) {
+    : group_(group), rank_(rank), options_(options), geometry_(Geometry::of(payload)), port_(options, payload + kHeaderBytes) {
   if (local.empty() || rank >= local.size() || payload < 512 || payload % 8) throw std::invalid_argument("engine: rank or payload size");
   for (const bool here : local) peers_.push_back(std::make_unique<Peer>(options_, payload + kHeaderBytes, here));
 }
@@ -115,7 +115,7 @@ void Engine::replay_early(Time now, Active& active) {
   early_.erase(at);
   for (const auto& stored : early.data) stash_bytes_ -= stored.payload.size();
   if (early.fail) {
-    fail_operation(now, active, *early.fail, false);
+    fail_as_told(now, active, *early.fail);
     return;
   }
   for (const auto& [from, print] : early.enters) {

@@ -14,6 +14,7 @@
 #include "engine/counters.hpp"
 #include "engine/operation.hpp"
 #include "engine/peer.hpp"
+#include "engine/port.hpp"
 #include "engine/wire.hpp"
 
 namespace tailcut {
@@ -146,6 +147,7 @@ class Engine {
   void accept_enter(Time now, Active& active, Rank from, const Fingerprint& print);
   void on_ping(Time now, Rank from, const uint8_t* body, size_t bytes);
   void on_fail(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes);
+  void fail_as_told(Time now, Active& active, Result cause);
   Early* early(OpKey key);
 
   // reports.cpp
@@ -161,6 +163,7 @@ class Engine {
   void due(Rank to, Time at);
   void queue_report(Rank to);
   uint32_t window_for(Time now) const;
+  void feed_port(Time now, uint32_t delivered);
 
   // transmit.cpp
   bool transmit_control(Time now, Transmit& out);
@@ -168,7 +171,8 @@ class Engine {
   void build_ping(Time now, Rank to, Transmit& out);
   bool transmit_data(Time now, Transmit& out);
   bool fill(Time now, size_t active_index, uint32_t send_index, Transmit& out);
-  bool may_send(Time now, const Active& active, const SendState& send, bool& hold);
+  bool may_send(Time now, Peer& peer);
+  static bool precedes(const SendState& a, const SendState& b);
   uint32_t take_packets(Time now, Active& active, SendState& send, Transmit& out, uint32_t budget, uint64_t& bytes_left);
   void put_packet(Time now, Active& active, SendState& send, uint32_t packet, bool again, Transmit& out);
   void begin_control(Time now, Kind kind, Rank to, OpKey key, Transmit& out);
@@ -205,6 +209,7 @@ class Engine {
   bool left_ = false;
   bool sweep_due_ = false;
   uint64_t next_ticket_ = 1;
+  Port port_;
   Time timer_at_ = kNever;   // next look at the timers
   Time pace_at_ = kNever;    // data waits for its turn
   Time woke_at_ = 0;

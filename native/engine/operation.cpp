@@ -10,7 +10,7 @@ namespace tailcut {
 
 namespace {
 
-constexpr uint64_t kBlockTarget = 96 * 1024;  // bytes: a few inputs of a block stay in the second-level cache
+constexpr uint64_t kBlockTarget = 36 * 1024;  // bytes: small, for a block passes on only when it is complete, at every hop
 
 uint64_t mask_of(uint32_t bits) { return bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1; }
 

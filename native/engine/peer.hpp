@@ -23,6 +23,7 @@ struct Peer {
   Time send_at = 0;           // pacing: not before
   bool silent = false;        // gave up on what was on its way; no report since
   bool was_limited = false;   // the window held data back since the last report
+  uint32_t hurried = 0;       // the newest packet that asked for a report at once
   Time told_at = 0;           // when it was last told that the group has failed
 
   uint32_t in_flight() const {

@@ -7,9 +7,12 @@ namespace tailcut {
 namespace {
 constexpr double kFirstWindow = 16;   // packets; TCP starts with 10
 constexpr double kLeastWindow = 4;    // packets: enough for two paced bursts
+constexpr double kLeastShare = 4;     // packets in the queues
+constexpr Time kStrangers = 5;        // our own flows keep up to a target at each of two ports; this many are somebody else's
 constexpr double kMassiveLoss = 0.15; // of a round: no network that is worth using loses that much by accident
 constexpr double kBackOff = 0.7;      // CUBIC's beta
 constexpr double kAdd = 0.53;         // packets per round: 3 (1 - beta) / (1 + beta), fair against beta = 0.7
+constexpr Time kLocalPatience = 20 * kMillisecond;  // on one host nothing gets lost, but a peer may wait long for a core
 constexpr Time kBurst = 250 * kMicrosecond;  // the longest burst, in time of the path's rate
 }  // namespace
 
@@ -22,15 +25,17 @@ void RateControl::sample(const PathFeedback& feedback) {
   const Time rtt = std::max<Time>(feedback.network_rtt, 1);
   if (srtt_ == 0) {
     srtt_ = rtt;
-    variance_ = rtt / 2;
     loop_ = feedback.loop_rtt;
+    loop_variance_ = loop_ / 2;
   } else {
-    variance_ += (std::abs(rtt - srtt_) - variance_) / 4;
+    loop_variance_ += (std::abs(feedback.loop_rtt - loop_) - loop_variance_) / 4;
     srtt_ += (rtt - srtt_) / 8;
     loop_ += (feedback.loop_rtt - loop_) / 8;
   }
   min_rtt_ = std::min(min_rtt_, rtt);
-  round_rtt_ = std::min(round_rtt_, rtt);
+  round_rtt_ += rtt;
+  round_loop_ += feedback.loop_rtt;
+  ++round_samples_;
 }
 
 void RateControl::on_report(const PathFeedback& feedback) {
@@ -45,37 +50,38 @@ void RateControl::on_report(const PathFeedback& feedback) {
 }
 
 void RateControl::end_round(const PathFeedback& feedback) {
-  if (round_rtt_ != kNever) queue_ = round_rtt_ - min_rtt_;
+  if (round_samples_ > 0) queue_ = round_rtt_ / round_samples_ - min_rtt_;
   if (!local_) {
     if (contend_) {
       round_contending();
     } else {
-      round_alone(feedback.now);
+      round_alone(feedback);
     }
   }
   round_end_ = feedback.next;
   round_delivered_ = round_lost_ = 0;
-  round_rtt_ = kNever;
+  round_rtt_ = round_loop_ = round_samples_ = 0;
   round_limited_ = false;
 }
 
-void RateControl::round_alone(Time now) {
-  const Time target = options_.delay_target;
+void RateControl::round_alone(const PathFeedback& feedback) {
   const uint32_t sent = round_delivered_ + round_lost_;
-  if (queue_ > target / 2) slow_start_ = false;
+  const double share = std::max(feedback.queue_share, kLeastShare);
   if (sent >= 20 && round_lost_ > kMassiveLoss * sent) {
     slow_start_ = false;
     window_ *= kBackOff;
-  } else if (queue_ > target) {
-    window_ *= std::max(1.0 - 0.4 * static_cast<double>(queue_ - target) / static_cast<double>(queue_), 0.6);
-  } else if (round_limited_ && !slow_start_) {
-    window_ += std::max(1.0, window_ * (queue_ < target / 2 ? 1.0 / 8 : 1.0 / 32));
+  } else if (round_samples_ > 0) {
+    const double loop = static_cast<double>(round_loop_) / static_cast<double>(round_samples_);
+    const double queued = window_ * static_cast<double>(queue_) / std::max(loop, 1.0);
+    if (queued > share) slow_start_ = false;
+    const double wanted = window_ - queued + share;  // keep what is on the wire, and our share of the queues
+    if (!slow_start_ && (round_limited_ || wanted < window_)) window_ += (wanted - window_) / 2;
   }
-  if (queue_ <= 2 * target) {
+  if (queue_ <= kStrangers * options_.delay_target) {
     full_since_ = kNever;
   } else if (full_since_ == kNever) {
-    full_since_ = now;
-  } else if (now - full_since_ > std::max<Time>(100 * kMillisecond, 8 * srtt_)) {
+    full_since_ = feedback.now;
+  } else if (feedback.now - full_since_ > std::max<Time>(100 * kMillisecond, 8 * srtt_)) {
     contend_ = true;
     drained_rounds_ = 0;
   }
@@ -87,7 +93,7 @@ void RateControl::round_contending() {
   } else if (round_limited_) {
     window_ += kAdd;
   }
-  drained_rounds_ = queue_ < options_.delay_target / 2 ? drained_rounds_ + 1 : 0;
+  drained_rounds_ = queue_ < options_.delay_target ? drained_rounds_ + 1 : 0;
   if (drained_rounds_ >= 3) {
     contend_ = false;
     full_since_ = kNever;
@@ -108,7 +114,7 @@ uint32_t RateControl::window_packets() const {
 
 double RateControl::bytes_per_second() const {
   const double loop = static_cast<double>(std::max<Time>(loop_, 20 * kMicrosecond));
-  return (slow_start_ ? 2.0 : 1.25) * window_ * packet_bytes_ / loop * 1e9;
+  return (contend_ ? 1.25 : 2.0) * window_ * packet_bytes_ / loop * 1e9;
 }
 
 Time RateControl::spacing(uint64_t bytes) const {
@@ -125,7 +131,7 @@ uint64_t RateControl::burst_bytes() const {
 }
 
 Time RateControl::rto() const {
-  const Time base = srtt_ == 0 ? 20 * kMillisecond : loop_ + 4 * variance_ + options_.report_delay + kMillisecond;
+  const Time base = srtt_ == 0 ? 20 * kMillisecond : loop_ + 4 * loop_variance_ + options_.report_delay + (local_ ? kLocalPatience : kMillisecond);
   return std::min<Time>(base << std::min<uint32_t>(silences_, 6), kSecond);
 }
 

@@ -1,7 +1,9 @@
 // How much may be on its way to one peer, and how fast it may leave. One controller per path, fed by the peer's reports.
 //
 // Two modes, after the idea of Copa (NSDI'18):
-//  - delay: alone on the path. Hold the queueing delay at a target; losses are taken for noise of the network unless they are massive.
+//  - delay: no stranger on the path. Keep a given number of packets in the queues, after FAST TCP (Wei et al. 2006): paths that meet
+//    anywhere, at our port or at a receiver's, converge to equal shares within a few round trips and leave no port idle. Losses are
+//    taken for noise of the network unless they are massive.
 //  - contend: the queue stays full although we made room, so somebody fills it. Behave like TCP then: additive increase,
 //    multiplicative decrease on loss, with CUBIC's constants in its TCP-friendly region, and ignore the delay until the queue drains.
 // A peer on the same host has no link to spare: only its socket buffer limits.
@@ -21,6 +23,7 @@ struct PathFeedback {
   uint32_t next = 0;      // the next one to be sent
   bool limited = false;   // the window, not the data, held us back
   uint64_t peer_window = 0;
+  double queue_share = 0; // packets this path may keep in the queues: its part of what the host may
 };
 
 class RateControl {
@@ -44,7 +47,7 @@ class RateControl {
  private:
   void sample(const PathFeedback& feedback);
   void end_round(const PathFeedback& feedback);
-  void round_alone(Time now);
+  void round_alone(const PathFeedback& feedback);
   void round_contending();
 
   const Options options_;
@@ -55,14 +58,15 @@ class RateControl {
   uint64_t peer_window_;
   bool slow_start_ = true;
   bool contend_ = false;
-  Time srtt_ = 0, variance_ = 0, loop_ = 0, min_rtt_ = kNever, queue_ = 0;
+  Time srtt_ = 0, loop_ = 0, loop_variance_ = 0, min_rtt_ = kNever, queue_ = 0;
   uint32_t silences_ = 0;
 
   // The current round: from one report to the report of what was sent after it.
   uint32_t round_end_ = 0, round_delivered_ = 0, round_lost_ = 0;
-  Time round_rtt_ = kNever;
+  Time round_rtt_ = 0, round_loop_ = 0;  // sums of samples
+  int64_t round_samples_ = 0;
   bool round_limited_ = false;
-  Time full_since_ = kNever;     // the queue has been above twice the target since
+  Time full_since_ = kNever;     // the queue has been far above the target since
   uint32_t drained_rounds_ = 0;  // rounds in a row with a short queue
 };
 

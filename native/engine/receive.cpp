@@ -210,21 +210,27 @@ void Engine::on_fail(Time now, Rank from, const Header& header, const uint8_t* b
   const Rank culprit = load<uint16_t>(body + 2);
   if (culprit < peers_.size()) cause.culprits = {culprit};
   const Fingerprint reporters = decode_fingerprint(body + 4), culprits = decode_fingerprint(body + 4 + kEnterBytes);
+  cause.ours = reporters;
   cause.theirs = culprits;
   if (body[1] == 1) {
     fail_group(now, cause, peers_.size() <= 64);
     return;
   }
   Active* active = find(header.key);
-  if (cause.code == ErrorCode::kMismatch && active != nullptr && active->op->print == culprits) {
-    cause.culprits = {from};  // for us it is the reporter who differs
-    cause.theirs = reporters;
-  }
   if (active != nullptr) {
-    fail_operation(now, *active, cause, false);
+    fail_as_told(now, *active, cause);
   } else if (!is_over(header.key)) {
     if (Early* waiting = early(header.key)) waiting->fail = cause;
   }
+}
+
+// Of two ranks that differ, the one that differs from us is the one to name.
+void Engine::fail_as_told(Time now, Active& active, Result cause) {
+  if (cause.code == ErrorCode::kMismatch && active.op->print == cause.theirs) {
+    cause.culprits = {cause.reporter};
+    std::swap(cause.ours, cause.theirs);
+  }
+  fail_operation(now, active, cause, false);
 }
 
 }  // namespace tailcut

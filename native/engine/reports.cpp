@@ -10,7 +10,7 @@ namespace tailcut {
 namespace {
 constexpr uint32_t kReorder = 3;                    // packets seen after one that is missing before it counts as lost
 constexpr Time kMaxHold = 400 * kMillisecond;       // beyond it the 16-bit stamp is ambiguous: no sample
-constexpr Time kSenderMemory = 5 * kMillisecond;    // a peer that sent data this recently shares the receive buffer
+constexpr Time kSenderMemory = 20 * kMillisecond;   // a peer that sent data this recently shares the receive buffer
 }  // namespace
 
 void Engine::due(Rank to, Time at) {
@@ -36,7 +36,7 @@ void Engine::note(Rank to, OpKey key, uint16_t transfer, uint8_t flags, Time now
 }
 
 uint32_t Engine::window_for(Time now) const {
-  uint64_t senders = 0;
+  uint64_t senders = peers_.size() > 2 ? 1 : 0;  // leave room for one that is about to begin
   for (const auto& peer : peers_) senders += peer->data_at != 0 && now - peer->data_at < kSenderMemory;
   return static_cast<uint32_t>(options_.receive_bytes / std::max<uint64_t>(senders, 1));
 }
@@ -153,6 +153,8 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
   feedback.next = peer.sent + 1;
   feedback.limited = peer.was_limited;
   feedback.peer_window = state.window;
+  if (!peer.local) feed_port(now, feedback.delivered);
+  feedback.queue_share = port_.queue_share();
   const Time hold = Time{state.hold_us} * kMicrosecond;
   if (hold < kMaxHold) {
     const Time loop = Time{static_cast<uint16_t>(stamp_of(now) - state.stamp)} * kStampUnit;
@@ -170,6 +172,19 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
   peer.progress_at = now;
   peer.packets_lost += feedback.lost;
   counters_.packets_lost += feedback.lost;
+}
+
+// The port's queue is on every path: the shortest queue of any path in use is at least not longer than it.
+void Engine::feed_port(Time now, uint32_t delivered) {
+  if (!port_.count(now, delivered)) return;
+  Time queue = kNever;
+  uint32_t paths = 0;
+  for (const auto& peer : peers_) {
+    if (peer->local || peer->sent == 0 || now - peer->progress_at > 2 * Port::kBin) continue;
+    ++paths;
+    queue = std::min(queue, peer->control.queue_delay());
+  }
+  port_.adjust(now, queue, paths);
 }
 
 void Engine::on_entry(Time now, Rank from, const ReportEntry& entry, const uint8_t* ranges, uint32_t seen) {

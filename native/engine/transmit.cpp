@@ -102,45 +102,49 @@ void Engine::build_ping(Time now, Rank to, Transmit& out) {
   finish_control(out, 2 + kPingEntryBytes * count);
 }
 
-// Sends keep the order of the Plan, which spreads them over receivers: while the path of the first one that is not finished is
-// full or paced, later ones wait too (`hold`). Exceptions: repairs, paths that fell silent, peers on this host.
-bool Engine::may_send(Time now, const Active& active, const SendState& send, bool& hold) {
-  Peer& peer = *peers_[send.step->peer];
-  if (!active.eager && active.entered[send.step->peer] == kNever) return false;
-  if (hold && send.resend_count == 0 && !peer.local) return false;
+bool Engine::may_send(Time now, Peer& peer) {
   if (peer.silent || peer.closed) return false;
   if (peer.in_flight() >= peer.control.window_packets()) {
     peer.was_limited = true;
-    hold |= !peer.local;
     return false;
   }
-  if (now < peer.send_at) {
-    pace_at_ = std::min(pace_at_, peer.send_at);
-    hold |= !peer.local;
-    return false;
-  }
-  return true;
+  const Time at = peer.local || peer.control.contending() ? peer.send_at : std::max(peer.send_at, port_.send_at());
+  if (now >= at) return true;
+  pace_at_ = std::min(pace_at_, at);
+  return false;
 }
 
+// The oldest operation first. Within it the lowest stage, for others wait for it, and there the send that has come least far: peers
+// are served in turn, so that blocks become complete everywhere at the same pace and the next stage can begin early. At most
+// `incast` unfinished sends are served side by side; the order of the Plan spreads these over receivers.
 bool Engine::transmit_data(Time now, Transmit& out) {
   pace_at_ = kNever;
-  bool hold = false;
   for (size_t i = 0; i < active_.size(); ++i) {
     Active& active = *active_[i];
     Operation& op = *active.op;
-    bool all_sent = true;
-    for (uint32_t index = op.send_cursor; index < op.sends.size(); ++index) {
+    SendState* best = nullptr;
+    uint32_t beside = 0;
+    for (uint32_t index = op.send_cursor; index < op.sends.size() && beside < options_.incast; ++index) {
       SendState& send = op.sends[index];
       if (!has_work(send)) {
-        all_sent &= send.next == send.packets || send.done;
-        if (all_sent && index == op.send_cursor) ++op.send_cursor;
+        if (index == op.send_cursor && (send.next == send.packets || send.done)) ++op.send_cursor;
         continue;
       }
-      all_sent = false;
-      if (may_send(now, active, send, hold) && fill(now, i, index, out)) return true;
+      Peer& peer = *peers_[send.step->peer];
+      if (!active.eager && active.entered[send.step->peer] == kNever) continue;
+      beside += !peer.silent;
+      if (!may_send(now, peer)) continue;
+      if (best == nullptr || precedes(send, *best)) best = &send;
     }
+    if (best != nullptr && fill(now, i, static_cast<uint32_t>(best - op.sends.data()), out)) return true;
   }
   return false;
+}
+
+bool Engine::precedes(const SendState& a, const SendState& b) {
+  if ((a.resend_count > 0) != (b.resend_count > 0)) return a.resend_count > 0;
+  if (a.step->stage != b.step->stage) return a.step->stage < b.step->stage;
+  return a.next < b.next;
 }
 
 // Fills one batch to the peer of the given send, with it and with whatever else is ready for that peer, up to one burst.
@@ -151,7 +155,9 @@ bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& 
   out.segment_bytes = geometry_.payload + static_cast<uint32_t>(kHeaderBytes);
   const uint32_t window = peer.control.window_packets() - peer.in_flight();
   const uint32_t budget = std::min(window, Transmit::kMaxSegments);
-  uint64_t bytes_left = std::max<uint64_t>(peer.control.burst_bytes(), out.segment_bytes);
+  uint64_t bytes_left = peer.control.burst_bytes();
+  if (!peer.local) bytes_left = std::min(bytes_left, port_.burst_bytes());
+  bytes_left = std::max<uint64_t>(bytes_left, out.segment_bytes);
   bytes_left = std::min<uint64_t>(bytes_left, 65000);  // what one GSO call may carry
   if (peer.in_flight() == 0) peer.progress_at = now;
   for (size_t i = active_index; i < active_.size() && bytes_left > 0; ++i) {
@@ -167,10 +173,14 @@ bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& 
   if (out.segments == 0) return false;
   if (out.segments == 1) out.segment_bytes = out.bytes;
   if (peer.in_flight() >= peer.control.window_packets()) {
-    out.headers[out.segments - 1][1] |= kReportNow << 4;
     peer.was_limited = true;
+    if (peer.sent - peer.hurried >= std::max<uint32_t>(peer.control.window_packets() / 2, 2)) {  // twice a window keeps it moving
+      out.headers[out.segments - 1][1] |= kReportNow << 4;
+      peer.hurried = peer.sent;
+    }
   }
   peer.send_at = std::max(peer.send_at, now - kCatchUp) + peer.control.spacing(out.bytes);
+  if (!peer.local) port_.sent(now, out.bytes);
   wake_by(now + peer.control.rto());
   return true;
 }
@@ -178,7 +188,8 @@ bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& 
 // Repairs before first-time data. Returns 0 when the batch can take no more.
 uint32_t Engine::take_packets(Time now, Active& active, SendState& send, Transmit& out, uint32_t budget, uint64_t& bytes_left) {
   const uint32_t per_block = geometry_.block_packets;
-  const auto room = [&] { return out.segments < budget && bytes_left >= kHeaderBytes + 1 && out.bytes % out.segment_bytes == 0; };
+  const uint32_t segment = out.segment_bytes;
+  const auto room = [&] { return out.segments < budget && bytes_left >= segment && out.bytes % segment == 0; };
   while (send.resend_count > 0 && room()) {
     while (send.resend[send.resend_from] == 0) ++send.resend_from;
     uint64_t& word = send.resend[send.resend_from];
@@ -186,11 +197,11 @@ uint32_t Engine::take_packets(Time now, Active& active, SendState& send, Transmi
     word &= word - 1;
     --send.resend_count;
     if (packet >= send.acked) put_packet(now, active, send, packet, true, out);
-    bytes_left -= std::min<uint64_t>(bytes_left, geometry_.payload + kHeaderBytes);
+    bytes_left -= segment;
   }
   while (send.next < send.ready && room()) {
     put_packet(now, active, send, send.next++, false, out);
-    bytes_left -= std::min<uint64_t>(bytes_left, geometry_.payload + kHeaderBytes);
+    bytes_left -= segment;
     if (send.next < send.packets) continue;
     --active.op->sends_left;
     send.probe_at = now + peers_[send.step->peer]->control.rto();

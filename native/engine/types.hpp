@@ -52,10 +52,12 @@ struct Options {
   uint64_t stash_bytes = 16 << 20;
   uint64_t retained_bytes = 256 << 20;
   uint64_t receive_bytes = 100 * 1024;  // payload bytes the receive socket holds without loss
-  Time delay_target = 2 * kMillisecond;  // queueing delay a lone flow settles at
-  Time report_delay = 1 * kMillisecond;  // the longest a received packet stays unreported
+  Time delay_target = 4 * kMillisecond;  // queueing delay that all our flows together may cause at a port
+  Time port_target = 400 * kMicrosecond;  // queueing delay our own flows may cause at our own port
+  Time report_delay = 3 * kMillisecond;  // the longest a received packet stays unreported
   uint32_t report_every = 32;            // packets after which a report is due at once
   uint32_t burst_bytes = 64 * 1024;      // the most one batch carries
+  uint32_t incast = 8;                   // unfinished sends of an operation that are served side by side
   uint32_t max_window_packets = 16384;   // the path sequence is 16 bits: stay well under half of it
 };
 
