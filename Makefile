@@ -10,6 +10,9 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Two ninjas in one folder lose each other's notes on which headers a source includes; the result is a module made of
+# sources from different days. So one build at a time.
+LOCKED := flock build/.lock
 BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml | tr ',' ' ')
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -39,11 +42,13 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.created
 	touch $@
 
 $(VENV)/.editable: pyproject.toml $(VENV)/.torch $(VENV)/.tools
-	$(PIP) install -q $(PIP_FLAGS) --no-build-isolation -e '.[dev]'
+	@mkdir -p build
+	$(LOCKED) $(PIP) install -q $(PIP_FLAGS) --no-build-isolation -e '.[dev]'
 	touch $@
 
 build: setup  ## compile what changed and put it into .venv
-	$(PIP) install -q --no-build-isolation --no-deps --no-index -e .
+	@mkdir -p build
+	$(LOCKED) $(PIP) install -q --no-build-isolation --no-deps --no-index -e .
 
 test: build lint  ## linters, types, all tests
 	$(BIN)/python -m pytest -q
