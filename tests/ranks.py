@@ -6,6 +6,7 @@
 
     values = ranks.run(add, 4, "float32")                   # fails with the first failure and its rank
     reports = ranks.reports(add, 4, "float32")              # where failures are what the test is about
+    values = ranks.run(add, 4, "float32", hosts=hosts)      # each rank on a host of a tailcut.lab.Hosts
     with ranks.Ranks(add, 4, "float32") as running:         # where the test does something meanwhile
         os.kill(running.pids[2], signal.SIGKILL)
         reports = running.wait(20)
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -40,9 +42,12 @@ import pytest
 
 if TYPE_CHECKING:
     from tailcut.group import Group
+    from tailcut.lab import Hosts
 
 TIMEOUT_S = 30.0  # for all ranks together; below the 60 s after which pytest gives up on a test
 GRACE_S = 5.0  # for the other ranks once one has failed
+LAB_PORT = 29511  # of the rendezvous on a host of the lab, where nobody else is
+_CLONE_NEWNET = 0x40000000  # from <linux/sched.h>
 LOG_TAIL = 4000  # characters of a rank's output that a failure shows
 
 _context = multiprocessing.get_context("forkserver")
@@ -108,9 +113,10 @@ def run(
     *args: Any,
     timeout_s: float = TIMEOUT_S,
     environ: Mapping[str, str] | None = None,
+    hosts: Hosts | None = None,
 ) -> list[Any]:
     """What `function(place, *args)` returned, by rank. Fails with the first failure in time."""
-    ended = reports(function, size, *args, timeout_s=timeout_s, grace_s=GRACE_S, environ=environ)
+    ended = reports(function, size, *args, timeout_s=timeout_s, grace_s=GRACE_S, environ=environ, hosts=hosts)
     failed = [report for report in ended if report.failed]
     if failed:
         failed.sort(key=lambda report: (isinstance(report.error, Hung), report.ended_s))
@@ -126,9 +132,10 @@ def reports(
     timeout_s: float = TIMEOUT_S,
     grace_s: float | None = None,
     environ: Mapping[str, str] | None = None,
+    hosts: Hosts | None = None,
 ) -> list[Report]:
     """What came of every rank. With `grace_s`, ranks have so long to end once one has failed."""
-    with Ranks(function, size, *args, environ=environ) as running:
+    with Ranks(function, size, *args, environ=environ, hosts=hosts) as running:
         return running.wait(timeout_s, grace_s=grace_s)
 
 
@@ -145,12 +152,22 @@ class Ranks:
     """Processes that run a function, started on construction; leaving the context kills what still runs."""
 
     def __init__(
-        self, function: Callable[..., Any], size: int, *args: Any, environ: Mapping[str, str] | None = None
+        self,
+        function: Callable[..., Any],
+        size: int,
+        *args: Any,
+        environ: Mapping[str, str] | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self._held = contextlib.ExitStack()
-        self.rendezvous = f"tcp://127.0.0.1:{self._held.enter_context(reserved_port())}"
         self._running: list[_Running] = []
         folder = Path(self._held.enter_context(tempfile.TemporaryDirectory(prefix="ranks-")))
+        namespaces = [hosts.namespace(rank) if hosts else "" for rank in range(size)]
+        if hosts:
+            family = 6 if hosts.ipv6 else 4
+            self.rendezvous = f"tcp://{bracketed(hosts.address(0, family=family))}:{LAB_PORT}"
+        else:
+            self.rendezvous = f"tcp://127.0.0.1:{self._held.enter_context(reserved_port())}"
         settings = {name: text for name, text in os.environ.items() if name.startswith("TAILCUT_")}
         settings.update(environ or {})
         self._started = time.monotonic()
@@ -160,7 +177,9 @@ class Ranks:
             output.touch()
             place = Place(rank, size, self.rendezvous)
             process = _context.Process(
-                target=_main, args=(theirs, str(output), place, settings, function, args), daemon=True
+                target=_main,
+                args=(theirs, str(output), place, namespaces[rank], settings, function, args),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -171,6 +190,13 @@ class Ranks:
         found = [each.process.pid for each in self._running if each.process.pid is not None]
         assert len(found) == len(self._running)  # never hand out something that kill() takes for a group
         return found
+
+    def await_output(self, word: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Waits until every rank has written the word to its stdout or stderr."""
+        deadline = time.monotonic() + timeout_s
+        while not all(word in each.output.read_text(errors="replace") for each in self._running):
+            assert time.monotonic() < deadline, f"not every rank wrote {word!r} within {timeout_s} s"
+            time.sleep(0.01)
 
     def wait(self, timeout_s: float = TIMEOUT_S, grace_s: float | None = None) -> list[Report]:
         """Waits until all ranks have ended; who has not by then is asked for its stacks and killed."""
@@ -241,6 +267,7 @@ def _main(
     pipe: connection.Connection,
     output: str,
     place: Place,
+    namespace: str,
     settings: dict[str, str],
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -254,6 +281,8 @@ def _main(
     for name in [name for name in os.environ if name.startswith("TAILCUT_")]:
         del os.environ[name]  # the fork server's, from whenever it was started
     os.environ.update(settings)
+    if namespace:
+        _enter(namespace)
     value, error, trace = None, None, ""
     try:
         value = function(place, *args)
@@ -263,6 +292,19 @@ def _main(
     pipe.send_bytes(_packed(value, error, trace))
     pipe.close()
     atexit._run_exitfuncs()  # processes of a fork server skip it, those of users do not
+
+
+def _enter(namespace: str) -> None:
+    """Moves this process, which has one thread yet, into a network namespace."""
+    with open(f"/run/netns/{namespace}") as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in an address: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _packed(value: Any, error: BaseException | None, trace: str) -> bytes:
