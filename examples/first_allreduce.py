@@ -25,6 +25,8 @@ import tailcut
 
 SIZES_BYTES = (4, 4096, 65536, 1 << 20, 25 << 20)
 WARM_UP = 3  # operations of each size that are not timed
+BYTES_MAX = 500 << 20  # of one size in all: large operations are run less often, but LEAST times
+LEAST = 10
 PATIENCE_S = 120  # for everything together; the ranks' own errors come earlier
 
 
@@ -39,6 +41,10 @@ class Measured:
     digest: str  # of the result's bytes: equal on all ranks, to the last bit
 
 
+def turns(size_bytes: int, repeat: int) -> int:
+    return max(LEAST, min(repeat, BYTES_MAX // size_bytes))
+
+
 def contribution(rank: int, count: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(rank).standard_normal(count, dtype=np.float32)
 
@@ -49,7 +55,7 @@ def measure(group: tailcut.Group, rank: int, ranks: int, size_bytes: int, repeat
     mine = contribution(rank, count)
     array = np.empty_like(mine)
     times_ns, resent, plan, close = [], 0, "", True
-    for turn in range(WARM_UP + repeat):
+    for turn in range(WARM_UP + turns(size_bytes, repeat)):
         array[:] = mine
         group.barrier()
         begin = time.perf_counter_ns()
@@ -89,9 +95,8 @@ def start(ranks: int, repeat: int) -> dict[tuple[int, int], Measured]:
     found: dict[tuple[int, int], Measured] = {}
     give_up = time.monotonic() + PATIENCE_S
     while len(found) < ranks * len(SIZES_BYTES):
-        failed = [rank for rank, process in enumerate(processes) if process.exitcode]
-        if failed or time.monotonic() > give_up:
-            sys.exit(f"ranks {failed} failed, see above" if failed else f"no end after {PATIENCE_S} s")
+        if any(process.exitcode for process in processes) or time.monotonic() > give_up:
+            sys.exit(what_failed(processes))
         while not results.empty():
             rank, size_bytes, measured = results.get()
             found[size_bytes, rank] = measured
@@ -101,9 +106,16 @@ def start(ranks: int, repeat: int) -> dict[tuple[int, int], Measured]:
     return found
 
 
-def show(found: dict[tuple[int, int], Measured], ranks: int, repeat: int) -> bool:
-    table = Table(title=f"AllReduce (sum, float32) on {ranks} ranks of this machine, {repeat} times each")
-    for name in ("size", "plan", "p50 ms", "p99 ms", "GB/s", "resent packets", "ok"):
+def what_failed(processes: list[Any]) -> str:
+    for process in processes:
+        process.join(2)  # seconds for the others to say what they think of it
+    ends = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode}
+    return f"failed, see above: rank and exit status {ends}" if ends else f"no end after {PATIENCE_S} s"
+
+
+def show(found: dict[tuple[int, int], Measured], ranks: int) -> bool:
+    table = Table(title=f"AllReduce (sum, float32) on {ranks} ranks of this machine")
+    for name in ("size", "plan", "times", "p50 ms", "p99 ms", "GB/s", "resent packets", "ok"):
         table.add_column(name, justify="left" if name in ("plan", "ok") else "right")
     all_right = True
     for size_bytes in SIZES_BYTES:
@@ -113,7 +125,13 @@ def show(found: dict[tuple[int, int], Measured], ranks: int, repeat: int) -> boo
         right = all(measured.close for measured in seen) and len({measured.digest for measured in seen}) == 1
         all_right = all_right and right
         resent = sum(measured.resent_packets for measured in seen)
-        cells = [f"{size_bytes:,} B", seen[0].plan, f"{p50 / 1e6:.3f}", f"{p99 / 1e6:.3f}"]
+        cells = [
+            f"{size_bytes:,} B",
+            seen[0].plan,
+            str(len(slowest_ns)),
+            f"{p50 / 1e6:.3f}",
+            f"{p99 / 1e6:.3f}",
+        ]
         table.add_row(*cells, f"{size_bytes / p50:.3f}", str(resent), "yes" if right else "[red]NO[/red]")
     console = Console()
     console.print(table)
@@ -125,7 +143,7 @@ def show(found: dict[tuple[int, int], Measured], ranks: int, repeat: int) -> boo
 
 def main(ranks: int = 4, repeat: int = 100) -> None:
     """Runs AllReduce on several local ranks and prints what it did."""
-    if not show(start(ranks, repeat), ranks, repeat):
+    if not show(start(ranks, repeat), ranks):
         sys.exit("wrong values")
 
 
