@@ -18,8 +18,8 @@ NetworkConfig network_config(const nb::dict& given) {
     else if (name == "duplicate") config.duplicate = number;
     else if (name == "corrupt") config.corrupt = number;
     else if (name == "flip_payload") config.flip_payload = number;
-    else if (name == "burst_enter") config.burst_enter = number;
-    else if (name == "burst_leave") config.burst_leave = number;
+    else if (name == "burst_gap_ns") config.burst_gap = static_cast<Time>(number);
+    else if (name == "burst_ns") config.burst_length = static_cast<Time>(number);
     else if (name == "rate") config.rate = number;
     else if (name == "queue_bytes") config.queue_bytes = static_cast<uint64_t>(number);
     else throw std::invalid_argument("unknown setting " + name);

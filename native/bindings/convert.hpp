@@ -124,6 +124,7 @@ inline Options options_from(const nb::dict& given) {
     else if (name == "retained_bytes") options.retained_bytes = static_cast<uint64_t>(number);
     else if (name == "receive_bytes") options.receive_bytes = static_cast<uint64_t>(number);
     else if (name == "delay_target_ns") options.delay_target = number;
+    else if (name == "stranger_delay_ns") options.stranger_delay = number;
     else if (name == "port_target_ns") options.port_target = number;
     else if (name == "report_delay_ns") options.report_delay = number;
     else if (name == "report_every") options.report_every = static_cast<uint32_t>(number);

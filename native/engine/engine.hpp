@@ -210,6 +210,8 @@ class Engine {
   bool sweep_due_ = false;
   uint64_t next_ticket_ = 1;
   Port port_;
+  uint32_t beside_ = 1;      // peers served side by side at the last look at what to send
+  uint64_t look_ = 0;        // counts these looks
   Time timer_at_ = kNever;   // next look at the timers
   Time pace_at_ = kNever;    // data waits for its turn
   Time woke_at_ = 0;

@@ -21,6 +21,8 @@ struct Peer {
   uint32_t reported_received = 0;
   Time progress_at = 0;       // when the path was last known to move: a report, or the first packet into an idle path
   Time send_at = 0;           // pacing: not before
+  Time share_at = 0;          // its share of the port: not before
+  uint64_t look = 0;          // the last look at what to send that found something for it
   bool silent = false;        // gave up on what was on its way; no report since
   bool was_limited = false;   // the window held data back since the last report
   uint32_t hurried = 0;       // the newest packet that asked for a report at once

@@ -5,9 +5,10 @@
 namespace tailcut {
 
 namespace {
-constexpr double kMemory = 0.9995;  // of the best rate, for each bin with traffic: halves in 14 s
-constexpr double kLeastGain = 0.96;  // of the best rate: a port does not shrink; what lies beyond it is the paths' concern
+constexpr double kMemory = 0.995;   // of the best rate, for each bin with traffic: halves in 5 s
+constexpr double kLeastGain = 0.92;  // of the best rate: a port does not shrink; what lies beyond it is the paths' concern
 constexpr double kMostGain = 1.5;    // finds more, and makes good for late wake-ups
+constexpr double kAboveShare = 1.1;  // what a path may send beyond its share while others are held back
 constexpr double kStep = 0.04;       // of the gain, in each bin
 constexpr Time kBurst = 250 * kMicrosecond;
 constexpr Time kCatchUp = 250 * kMicrosecond;
@@ -42,6 +43,11 @@ void Port::sent(Time now, uint64_t bytes) {
   if (rate_ <= 0) return;
   if (send_at_ > now - kCatchUp) limited_ = true;
   send_at_ = std::max(send_at_, now - kCatchUp) + static_cast<Time>(static_cast<double>(bytes) / rate_);
+}
+
+Time Port::share_spacing(uint64_t bytes, uint32_t paths) const {
+  if (rate_ <= 0) return 0;
+  return static_cast<Time>(static_cast<double>(bytes) * paths / (rate_ * kAboveShare));
 }
 
 uint64_t Port::burst_bytes() const {

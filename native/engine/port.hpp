@@ -8,7 +8,7 @@ namespace tailcut {
 
 class Port {
  public:
-  static constexpr Time kBin = 10 * kMillisecond;  // between adjustments
+  static constexpr Time kBin = 40 * kMillisecond;  // between adjustments; long, or the grain of reports makes the rate seem higher
 
   Port(const Options& options, uint32_t packet_bytes) : options_(options), packet_bytes_(packet_bytes) {}
 
@@ -19,6 +19,7 @@ class Port {
   void sent(Time now, uint64_t bytes);
 
   Time send_at() const { return send_at_; }
+  Time share_spacing(uint64_t bytes, uint32_t paths) const;  // pause of one path that may take little more than its even share
   uint64_t burst_bytes() const;
   double queue_share() const;  // packets that one path may keep in the queues
   double bytes_per_second() const { return rate_ * 1e9; }

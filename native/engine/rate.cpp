@@ -8,7 +8,6 @@ namespace {
 constexpr double kFirstWindow = 16;   // packets; TCP starts with 10
 constexpr double kLeastWindow = 4;    // packets: enough for two paced bursts
 constexpr double kLeastShare = 4;     // packets in the queues
-constexpr Time kStrangers = 5;        // our own flows keep up to a target at each of two ports; this many are somebody else's
 constexpr double kMassiveLoss = 0.15; // of a round: no network that is worth using loses that much by accident
 constexpr double kBackOff = 0.7;      // CUBIC's beta
 constexpr double kAdd = 0.53;         // packets per round: 3 (1 - beta) / (1 + beta), fair against beta = 0.7
@@ -77,7 +76,7 @@ void RateControl::round_alone(const PathFeedback& feedback) {
     const double wanted = window_ - queued + share;  // keep what is on the wire, and our share of the queues
     if (!slow_start_ && (round_limited_ || wanted < window_)) window_ += (wanted - window_) / 2;
   }
-  if (queue_ <= kStrangers * options_.delay_target) {
+  if (queue_ <= options_.stranger_delay) {
     full_since_ = kNever;
   } else if (full_since_ == kNever) {
     full_since_ = feedback.now;
@@ -93,7 +92,7 @@ void RateControl::round_contending() {
   } else if (round_limited_) {
     window_ += kAdd;
   }
-  drained_rounds_ = queue_ < options_.delay_target ? drained_rounds_ + 1 : 0;
+  drained_rounds_ = queue_ < options_.stranger_delay / 2 ? drained_rounds_ + 1 : 0;
   if (drained_rounds_ >= 3) {
     contend_ = false;
     full_since_ = kNever;

@@ -108,7 +108,7 @@ bool Engine::may_send(Time now, Peer& peer) {
     peer.was_limited = true;
     return false;
   }
-  const Time at = peer.local || peer.control.contending() ? peer.send_at : std::max(peer.send_at, port_.send_at());
+  const Time at = peer.local || peer.control.contending() ? peer.send_at : std::max({peer.send_at, peer.share_at, port_.send_at()});
   if (now >= at) return true;
   pace_at_ = std::min(pace_at_, at);
   return false;
@@ -124,6 +124,7 @@ bool Engine::transmit_data(Time now, Transmit& out) {
     Operation& op = *active.op;
     SendState* best = nullptr;
     uint32_t beside = 0;
+    ++look_;
     for (uint32_t index = op.send_cursor; index < op.sends.size() && beside < options_.incast; ++index) {
       SendState& send = op.sends[index];
       if (!has_work(send)) {
@@ -132,10 +133,14 @@ bool Engine::transmit_data(Time now, Transmit& out) {
       }
       Peer& peer = *peers_[send.step->peer];
       if (!active.eager && active.entered[send.step->peer] == kNever) continue;
-      beside += !peer.silent;
+      if (!peer.silent && peer.look != look_) {
+        peer.look = look_;
+        ++beside;
+      }
       if (!may_send(now, peer)) continue;
       if (best == nullptr || precedes(send, *best)) best = &send;
     }
+    if (beside > 0) beside_ = beside;
     if (best != nullptr && fill(now, i, static_cast<uint32_t>(best - op.sends.data()), out)) return true;
   }
   return false;
@@ -180,7 +185,10 @@ bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& 
     }
   }
   peer.send_at = std::max(peer.send_at, now - kCatchUp) + peer.control.spacing(out.bytes);
-  if (!peer.local) port_.sent(now, out.bytes);
+  if (!peer.local) {
+    peer.share_at = std::max(peer.share_at, now - kCatchUp * beside_) + port_.share_spacing(out.bytes, beside_);
+    port_.sent(now, out.bytes);
+  }
   wake_by(now + peer.control.rto());
   return true;
 }

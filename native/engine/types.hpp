@@ -52,8 +52,9 @@ struct Options {
   uint64_t stash_bytes = 16 << 20;
   uint64_t retained_bytes = 256 << 20;
   uint64_t receive_bytes = 100 * 1024;  // payload bytes the receive socket holds without loss
-  Time delay_target = 4 * kMillisecond;  // queueing delay that all our flows together may cause at a port
-  Time port_target = 400 * kMicrosecond;  // queueing delay our own flows may cause at our own port
+  Time delay_target = 8 * kMillisecond;  // queueing delay that all our flows together may cause at a port
+  Time stranger_delay = 8 * kMillisecond;  // a queue that stays longer than this is not ours: contend for our share
+  Time port_target = 2 * kMillisecond;   // queueing delay our own flows may cause at our own port
   Time report_delay = 3 * kMillisecond;  // the longest a received packet stays unreported
   uint32_t report_every = 32;            // packets after which a report is due at once
   uint32_t burst_bytes = 64 * 1024;      // the most one batch carries

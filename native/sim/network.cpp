@@ -65,9 +65,18 @@ bool Network::pass_port(Time& free, const uint8_t* bytes, size_t length, Time& a
   return true;
 }
 
-bool Network::lose(Path& path) {
-  if (config_.burst_enter > 0) path.bad = draw() < (path.bad ? 1 - config_.burst_leave : config_.burst_enter);
-  return draw() < (path.loss >= 0 ? path.loss : config_.loss) || path.bad || path.cut;
+bool Network::in_burst(Path& path, Time at) {
+  if (config_.burst_gap <= 0) return false;
+  while (path.turn_at <= at) {
+    path.bad = !path.bad;
+    const auto mean = static_cast<double>(path.bad ? config_.burst_length : config_.burst_gap);
+    path.turn_at += 1 + static_cast<Time>(std::exponential_distribution<double>(1 / mean)(random_));
+  }
+  return path.bad;
+}
+
+bool Network::lose(Path& path, Time at) {
+  return draw() < (path.loss >= 0 ? path.loss : config_.loss) || path.cut || in_burst(path, at);
 }
 
 void Network::flip(std::vector<uint8_t>& datagram) {
@@ -84,7 +93,7 @@ void Network::send(Rank from, Rank to, const uint8_t* bytes, size_t length) {
   if (capturing_) captured_.push_back({now_, from, to, {bytes, bytes + length}});
   Time at = now_;
   if (!pass_port(hosts_[from].out_free, bytes, length, at)) return;
-  if (lose(path(from, to))) {
+  if (lose(path(from, to), at)) {
     drop(dropped_loss_, bytes);
     return;
   }

@@ -20,9 +20,9 @@ struct NetworkConfig {
   Time jitter = 0;            // uniform, added to the latency: reorders
   double loss = 0, duplicate = 0, corrupt = 0;  // probability of each datagram; corrupt: one bit of it flips
   double flip_payload = 0;    // probability that one bit of the payload of a data packet flips: no engine can know
-  // Bursts of loss, after Gilbert: each direction of a path turns bad with burst_enter before a datagram, and good again with
-  // burst_leave; while it is bad everything is lost. Mean length of a burst: 1 / burst_leave datagrams.
-  double burst_enter = 0, burst_leave = 1;
+  // Bursts of loss, after Gilbert: each direction of a path is good for burst_gap and then loses everything for burst_length, both
+  // exponentially distributed around these means. In time, not in datagrams: a path that carries little is not down for longer.
+  Time burst_gap = 0, burst_length = 0;
   double rate = 0;            // bytes per second of a port, each direction; 0: infinite
   uint64_t queue_bytes = 256 * 1024;  // of a port, each direction
   uint64_t overhead_bytes = 42;       // Ethernet, IP and UDP headers of a datagram
@@ -87,11 +87,13 @@ class Network {
   struct Path {
     double loss = -1;  // negative: the configured one
     bool cut = false;
-    bool bad = false;  // in a burst of loss
+    bool bad = true;   // in a burst of loss ...
+    Time turn_at = 0;  // ... until then; the first turn is a good one
   };
   Path& path(Rank from, Rank to) { return paths_[from * size() + to]; }
   void emit(Rank rank);
-  bool lose(Path& path);
+  bool lose(Path& path, Time at);
+  bool in_burst(Path& path, Time at);
   void flip(std::vector<uint8_t>& datagram);
   void drop(uint64_t& reason, const uint8_t* bytes);
   void record(const Flight& flight);
