@@ -24,9 +24,7 @@ class PendingOperation {
     nb::gil_scoped_release release;
     if (!done()) channel_->cancel(ticket_);
   }
-  bool done() const {
-    return channel_->inspect([&](Engine*, uint64_t) { return completion_->done; });
-  }
+  bool done() const { return completion_->done; }
   bool wait(Time timeout) {
     nb::gil_scoped_release release;
     return channel_->wait(*completion_, timeout, look_at_signals);
@@ -78,27 +76,30 @@ PendingOperation* start(const std::shared_ptr<Channel>& channel, const PartHandl
   return new PendingOperation(channel, std::move(completion), ticket);
 }
 
-nb::dict counters_of(const Channel& channel) {
-  return const_cast<Channel&>(channel).inspect([](Engine* engine, uint64_t foreign) {
+// Plain values are copied under the endpoint's mutex; Python objects are made after it, for making one may run any destructor.
+nb::dict counters_of(Channel& channel) {
+  return to_dict(channel.inspect([](Engine* engine, uint64_t foreign) {
     Counters counters = engine ? engine->counters() : Counters{};
     counters.dropped_foreign += foreign;
-    return to_dict(counters);
-  });
+    return counters;
+  }));
 }
 
 nb::list peers_of(Channel& channel) {
-  return channel.inspect([](Engine* engine, uint64_t) {
-    nb::list out;
-    for (Rank rank = 0; engine != nullptr && rank < engine->size(); ++rank) out.append(to_dict(engine->peer(rank)));
-    return out;
+  const auto peers = channel.inspect([](Engine* engine, uint64_t) {
+    std::vector<Peer> copies;
+    for (Rank rank = 0; engine != nullptr && rank < engine->size(); ++rank) copies.push_back(engine->peer(rank));
+    return copies;
   });
+  nb::list out;
+  for (const Peer& peer : peers) out.append(to_dict(peer));
+  return out;
 }
 
 nb::object failed_of(Channel& channel) {
-  return channel.inspect([](Engine* engine, uint64_t) -> nb::object {
-    if (engine == nullptr || !engine->failed()) return nb::none();
-    return to_dict(*engine->failed());
-  });
+  const auto failed = channel.inspect([](Engine* engine, uint64_t) { return engine ? engine->failed() : std::optional<Result>{}; });
+  if (!failed) return nb::none();
+  return to_dict(*failed);
 }
 
 std::shared_ptr<Channel> open(const std::shared_ptr<Endpoint>& endpoint, uint32_t group, Rank rank,

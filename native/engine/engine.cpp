@@ -144,6 +144,9 @@ void Engine::try_complete(Time now, Active& active) {
   active.kept_bytes = need;
   retained_bytes_ += need;
   emit(now, active, ErrorCode::kNone, {});
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (peers_[rank]->closed) release_peer(active, rank);
+  }
   settle_retained(active);
 }
 
@@ -235,13 +238,16 @@ void Engine::fail_group(Time now, const Result& cause, bool tell_all) {
 // A peer that left or died will not ask for anything any more.
 void Engine::forget_peer(Rank gone) {
   for (const auto& active : active_) {
-    if (active->running) continue;
-    for (SendState& send : active->op->sends) {
-      if (send.step->peer == gone) send.done = true;
-    }
-    confirm(*active, gone);
-    settle_retained(*active);
+    if (!active->running) release_peer(*active, gone);
   }
+}
+
+void Engine::release_peer(Active& active, Rank gone) {
+  for (SendState& send : active.op->sends) {
+    if (send.step->peer == gone) send.done = true;
+  }
+  confirm(active, gone);
+  settle_retained(active);
 }
 
 void Engine::cancel(Time now, uint64_t ticket) {

@@ -130,6 +130,7 @@ class Engine {
   void settle_retained(Active& active);
   void confirm(Active& active, Rank from);
   void forget_peer(Rank gone);
+  void release_peer(Active& active, Rank gone);
   void emit(Time now, Active& active, ErrorCode code, const Result& cause);
   void fail_operation(Time now, Active& active, const Result& cause, bool tell);
   void fail_group(Time now, const Result& cause, bool tell);

@@ -78,7 +78,7 @@ void Endpoint::kick() {
 void Endpoint::arm(bool background) {
   epoll_event event{};
   event.data.fd = socket_.fd();
-  event.events = background ? static_cast<uint32_t>(EPOLLIN | (pending_.empty() ? 0 : EPOLLOUT)) : 0u;
+  event.events = background ? static_cast<uint32_t>(EPOLLIN) | (pending_.empty() ? 0u : static_cast<uint32_t>(EPOLLOUT)) : 0u;
   epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.fd(), &event);
   itimerspec when{};
   const Time next = background ? next_wake() : kNever;

@@ -4,6 +4,7 @@
 // disarmed meanwhile and serves the group whenever nobody waits: it answers pings and repairs while Python is busy.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -19,7 +20,7 @@
 namespace tailcut {
 
 struct Completion {
-  bool done = false;
+  std::atomic<bool> done = false;  // once it is set, `result` does not change any more
   Result result;
 };
 
@@ -42,7 +43,7 @@ class Channel {
   bool close(Time linger, const std::function<void()>& interrupted);
 
   template <typename F>
-  auto inspect(F&& look);  // runs look(engine or nullptr, failed) under the lock
+  auto inspect(F&& look);  // runs look(engine or nullptr, foreign datagrams) under the lock; it must not touch Python
 
  private:
   friend class Endpoint;
