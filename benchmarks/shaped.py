@@ -26,6 +26,11 @@ MB = 1_000_000  # the references in the issue are for 2,000,000 bytes
 SIZES = {2: 10, 25: 3}  # MB: operations in a turn
 LOSSES = {2: (0.0, 0.1, 1.0, 5.0), 25: (0.0, 1.0)}  # MB: per cent
 TAIL_BARS = {0.1: 1.3, 1.0: 1.3, 5.0: 2.0}  # loss in per cent: p99 over the clean median
+KNOWN = {
+    "gloo": baselines.gloo,
+    "gloo-cubic": lambda: baselines.gloo("cubic"),
+    "tailcut": baselines.tailcut,
+}
 NOTES = [
     f"One namespace for each rank, {RATE_MBIT:.0f} Mbit/s a cable and direction, MTU 1500, segmented before "
     "the wire; loss by nftables in the switch, of single packets, acknowledgements included.",
@@ -93,12 +98,7 @@ def measure(n: int, peers: list[str], rounds: int, quick: bool, results: Results
         contenders = []
         for name in peers:
             console.print(f"starting {n} ranks of {name}")
-            known = {
-                "gloo": baselines.gloo(),
-                "gloo-cubic": baselines.gloo("cubic"),
-                "tailcut": baselines.tailcut(),
-            }
-            contenders += contenders_of(stack.enter_context(Team(known[name], n, hosts)))
+            contenders += contenders_of(stack.enter_context(Team(KNOWN[name](), n, hosts)))
         fine = sweep(
             contenders,
             cases_of(n, quick),
@@ -127,6 +127,8 @@ def main(
 ) -> None:
     """AllReduce between hosts of the lab: gloo and tailcut in turns, clean and with loss."""
     names = [name.strip() for name in peers.split(",")]
+    if unknown := [name for name in names if name not in KNOWN]:
+        raise SystemExit(f"no such peer: {', '.join(unknown)}; there are {', '.join(KNOWN)}")
     sizes = [int(size) for size in hosts.split(",")]
     path = output.with_stem(output.stem + "-quick") if quick else output
     rounds = min(rounds, 3) if quick else rounds

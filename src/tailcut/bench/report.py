@@ -15,7 +15,7 @@ from tailcut.bench.figures import Ratio, ratio, resolvable, summary
 from tailcut.bench.results import Record, Results
 from tailcut.bench.sweep import rounds_of
 
-WIDTH_OF_FILES = 150  # characters
+WIDTH_OF_FILES = 180  # characters
 
 
 @dataclass(frozen=True, slots=True)
