@@ -10,9 +10,6 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Two ninjas in one folder lose each other's notes on which headers a source includes; the result is a module made of
-# sources from different days. So one build at a time.
-LOCKED := flock build/.lock
 BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml | tr ',' ' ')
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -42,13 +39,11 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.created
 	touch $@
 
 $(VENV)/.editable: pyproject.toml $(VENV)/.torch $(VENV)/.tools
-	@mkdir -p build
-	$(LOCKED) $(PIP) install -q $(PIP_FLAGS) --no-build-isolation -e '.[dev]'
+	PYTHON=$(BIN)/python scripts/build.sh $(PIP_FLAGS) -e '.[dev]'
 	touch $@
 
 build: setup  ## compile what changed and put it into .venv
-	@mkdir -p build
-	$(LOCKED) $(PIP) install -q --no-build-isolation --no-deps --no-index -e .
+	@PYTHON=$(BIN)/python scripts/build.sh --no-deps --no-index -e .
 
 test: build lint  ## linters, types, all tests
 	$(BIN)/python -m pytest -q

@@ -106,6 +106,13 @@ def start(ranks: int, repeat: int) -> dict[tuple[int, int], Measured]:
     return found
 
 
+def size_text(size_bytes: int) -> str:
+    for unit, length in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= length:
+            return f"{size_bytes / length:g} {unit}"
+    return f"{size_bytes} B"
+
+
 def what_failed(processes: list[Any]) -> str:
     for process in processes:
         process.join(2)  # seconds for the others to say what they think of it
@@ -126,7 +133,7 @@ def show(found: dict[tuple[int, int], Measured], ranks: int) -> bool:
         all_right = all_right and right
         resent = sum(measured.resent_packets for measured in seen)
         cells = [
-            f"{size_bytes:,} B",
+            size_text(size_bytes),
             seen[0].plan,
             str(len(slowest_ns)),
             f"{p50 / 1e6:.3f}",
