@@ -103,7 +103,7 @@ bool Channel::wait(Completion& completion, Time timeout, const std::function<voi
   std::unique_lock<std::mutex> lock(endpoint_->mutex_);
   const Time now = monotonic_now();
   const Time deadline = timeout < 0 || timeout > kNever - now ? kNever : now + timeout;
-  return endpoint_->drive_until(lock, deadline, [&] { return completion.done; }, interrupted);
+  return endpoint_->drive_until(lock, deadline, [&] { return completion.done.load(); }, interrupted);
 }
 
 void Channel::cancel(uint64_t ticket) {
