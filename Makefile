@@ -14,7 +14,7 @@ BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.tom
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup build test demo lint format sanitize bench clean
+.PHONY: help setup build test demo lint format sanitize fuzz bench clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -60,10 +60,11 @@ format: setup  ## let ruff put the Python in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-sanitize: setup  ## the native tests under address and undefined-behaviour sanitizers
-	cmake -S . -B build/sanitize -DTAILCUT_SANITIZE=ON -DCMAKE_BUILD_TYPE=
-	cmake --build build/sanitize
-	build/sanitize/native_tests
+sanitize: setup  ## the engine's tests and random scenarios under address and undefined-behaviour sanitizers
+	scripts/sanitize.sh
+
+fuzz: build  ## random scenarios in the virtual network; prints how to see a failure again
+	$(BIN)/python -m fuzz.campaign
 
 bench: build  ## figure 1, beside Gloo and three MPIs over loopback (10 minutes; figures 2 and 7: benchmarks/)
 	$(BIN)/python benchmarks/baselines.py

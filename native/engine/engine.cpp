@@ -139,7 +139,10 @@ void Engine::replay_early(Time now, Active& active) {
 void Engine::try_complete(Time now, Active& active) {
   if (!active.running || active.enters_left > 0 || !active.op->flow_complete()) return;
   const uint64_t need = active.op->retain_need();
-  if (retained_bytes_ + need > options_.retained_bytes) return;  // reports will free the pool, and try again
+  if (need > 0 && retained_bytes_ + need > options_.retained_bytes) {
+    held_back_ = true;  // until reports have confirmed enough
+    return;
+  }
   active.op->retain();
   active.kept_bytes = need;
   retained_bytes_ += need;

@@ -208,6 +208,7 @@ class Engine {
   std::deque<Result> events_;
   std::optional<Result> failed_;
   bool left_ = false;
+  bool held_back_ = false;   // the retained pool had no room for an operation that is complete otherwise
   bool sweep_due_ = false;
   uint64_t next_ticket_ = 1;
   Port port_;

@@ -138,6 +138,10 @@ void Engine::on_report(Time now, Time arrived, Rank from, const uint8_t* body, s
     on_entry(now, from, entry, body + at + kEntryBytes, state.largest);
     at += size;
   }
+  if (!held_back_) return;
+  sweep();
+  held_back_ = false;
+  for (const auto& active : active_) try_complete(now, *active);
 }
 
 void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& state) {
@@ -169,7 +173,7 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
   peer.reported_received = state.received;
   peer.was_limited = false;
   peer.silent = false;
-  peer.progress_at = now;
+  if (advance > 0 || peer.in_flight() == 0) peer.progress_at = now;  // a report that confirms nothing is no progress
   peer.packets_lost += feedback.lost;
   counters_.packets_lost += feedback.lost;
 }
@@ -213,9 +217,6 @@ void Engine::on_entry(Time now, Rank from, const ReportEntry& entry, const uint8
     send.acked = send.packets;
     send.resend_count = 0;
     settle_retained(*active);
-    for (const auto& other : active_) {
-      if (retained_bytes_ > options_.retained_bytes / 2) try_complete(now, *other);  // the pool may have room again
-    }
     return;
   }
   if (entry.prefix > entry.high || entry.high > send.next) {
