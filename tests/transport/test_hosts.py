@@ -105,7 +105,7 @@ def test_blocked_udp_is_a_named_error_in_time_on_every_rank(both_ways: bool) -> 
             assert "UDP between rank 1 (10.124.0.2:" in text and "and rank 2 (10.124.0.3:" in text
             assert text.count("is blocked") == 1
             assert (reason, culprits) == ("udp_blocked", (1, 2))
-            assert elapsed < 3.0 + 1.0  # a second for processes to start on a busy test machine
+            assert elapsed < 3.0 + 3.0  # the rest is for processes to start on a busy test machine
 
 
 def test_a_loopback_address_on_one_of_several_hosts_is_refused() -> None:
