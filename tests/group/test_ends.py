@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -139,6 +140,24 @@ def test_groups_one_after_another_leave_nothing() -> None:
     assert said == [(0, 0, said[0][2])] * 3
 
 
+def forgotten(place: Place) -> tuple[int, int]:
+    before = 0, 0
+    for turn in range(3):
+        group = place.connect(algorithm="transpose")
+        work = group.all_reduce_async(np.full(ELEMENTS, place.rank), timeout=10)
+        if place.rank:
+            work.wait()
+        del group, work  # rank 0's operation may still run
+        gc.collect()
+        found = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        before = before if turn else found
+    return found[0] - before[0], found[1] - before[1]
+
+
+def test_a_group_nobody_closes_is_closed_when_it_is_forgotten() -> None:
+    assert ranks.run(forgotten, 3) == [(0, 0)] * 3
+
+
 def two_at_once(place: Place, port: int) -> None:
     environ = {"LOCAL_RANK": str(place.rank)}
     os.environ.update(environ)
@@ -230,3 +249,25 @@ def counters(place: Place) -> tuple[int, int]:
 def test_counters_and_peers() -> None:
     for sent, peers in ranks.run(counters, 2):
         assert sent >= ELEMENTS * 8 // 8972 and peers == 2
+
+
+def quiet_or_not(place: Place) -> None:
+    with place.connect(algorithm="small") as group:
+        group.barrier()
+
+
+def test_the_banner_is_printed_once_and_only_when_asked_for() -> None:
+    environ = {"TAILCUT_DEBUG": "INFO", "TAILCUT_LINGER_S": "2"}
+    first, second = ranks.reports(quiet_or_not, 2, environ=environ)
+    assert "rank 0: group " in first.output and "interface lo" in first.output
+    words = [" ".join(line.split()[-4:]) for line in first.output.splitlines()]
+    assert "linger_s 2.0 environment TAILCUT_LINGER_S" in words
+    assert any(each.endswith("algorithm small code") for each in words)
+    assert second.output == ""
+    assert [report.output for report in ranks.reports(quiet_or_not, 2)] == ["", ""]
+
+
+def test_a_misspelt_variable_is_told() -> None:
+    for report in ranks.reports(quiet_or_not, 2, environ={"TAILCUT_LINGERS": "2"}):
+        assert report.error is None
+        assert "unknown environment variable TAILCUT_LINGERS; did you mean TAILCUT_LINGER_S?" in report.output

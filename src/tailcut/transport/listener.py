@@ -79,7 +79,7 @@ class Listener:
     def _hear(self, connection: Connection) -> None:
         """Something came while ranks join: a hello, or the end of a rank that had joined."""
         if connection.rank is not None:
-            log.warning("rank %d left again before all ranks had joined", connection.rank)
+            log.warning("rank 0: rank %d left again before all ranks had joined", connection.rank)
             self._forget(connection)
             return
         try:
@@ -113,7 +113,7 @@ class Listener:
             self._joined[rank] = connection
 
     def _show_out(self, connection: Connection, what: str, reason: str) -> None:
-        log.warning("refused a connection at the rendezvous: %s", what)
+        log.warning("rank 0 refused a connection at the rendezvous: %s", what)
         with contextlib.suppress(OSError):
             self._refused.append(f"{endpoint_text(*connection.sock.getpeername()[:2])}: {what}")
             connection.send(frames.ERROR, frames.error_content(what, reason, []), time.monotonic() + 0.1)
@@ -221,7 +221,7 @@ def _listen(host: str, port: int, backlog: int) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
-            log.warning("%s is no address of this host (a service, or NAT?): listening on all of them", host)
+            log.warning("rank 0: %s is no address of this host (a service, or NAT?): listening on all", host)
             sock.bind(("", port))
         sock.listen(backlog)
     except OSError as error:
