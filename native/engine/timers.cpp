@@ -153,9 +153,14 @@ void Engine::check_peers(Time now) {
       } else {
         forget_peer(rank);
       }
-    } else if (now - heard > options_.liveness / 8 && now - peer.ping_at > options_.liveness / 8) {
-      peer.ping_at = now;
-      pings_.push_back(rank);
+    } else if (now - heard > options_.liveness / 8) {
+      // More often as the verdict comes closer: on a bad network a few questions in a row may get lost.
+      const Time pause = now - heard > options_.liveness / 2 ? options_.liveness / 64 : options_.liveness / 8;
+      if (now - peer.ping_at >= pause) {
+        peer.ping_at = now;
+        pings_.push_back(rank);
+      }
+      wake_by(peer.ping_at + pause);
     }
     wake_by(heard + options_.liveness);
   }
