@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array as arrays
 import hashlib
+import os
 from typing import Any
 
 import numpy as np
@@ -186,3 +187,28 @@ def test_the_reference_itself() -> None:
     assert reference.reduced("avg", ints).tolist() == [-3, 3, (127 + 2**31 - 1 - 2**32) // 2]
     halves = [np.array([2048.0], np.float16)] * 1 + [np.array([1.0], np.float16)] * 2
     assert reference.reduced("sum", halves).tolist() == [2050.0]  # hop by hop it would stay at 2048
+
+
+LARGE = 2**31 + 12_345  # bytes: no 32-bit length, signed or not times two, may hold it
+LARGE_NEEDS_BYTES = 5 * LARGE  # two ranks: the array, half of it staged, the comparison
+
+
+def above_2_gib(place: Place) -> int:
+    with place.connect(algorithm="transpose") as group:
+        array = np.full(LARGE, place.rank + 1, np.uint8)
+        array[::4099] = place.rank * 7  # a prime distance: no two packets look alike
+        outcome = group.all_reduce(array, timeout=40)
+    assert (array[::4099] == 7).all()
+    array[::4099] = 3
+    assert array.min() == array.max() == 3
+    return outcome.received_bytes
+
+
+def available_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(available_bytes() < 1.2 * LARGE_NEEDS_BYTES, reason="needs 13 GB of free memory")
+def test_above_2_gib() -> None:
+    first, second = ranks.run(above_2_gib, 2, timeout_s=55)
+    assert first + second == 2 * LARGE
