@@ -164,7 +164,7 @@ class Engine {
   void due(Rank to, Time at);
   void queue_report(Rank to);
   uint32_t window_for(Time now) const;
-  void feed_port(Time now, uint32_t delivered);
+  void feed_port(Time now, uint32_t delivered, bool held_back);
 
   // transmit.cpp
   bool transmit_control(Time now, Transmit& out);

@@ -10,15 +10,18 @@ constexpr double kLeastGain = 0.92;  // of the best rate: a port does not shrink
 constexpr double kMostGain = 1.5;    // finds more, and makes good for late wake-ups
 constexpr double kAboveShare = 1.1;  // what a path may send beyond its share while others are held back
 constexpr double kStep = 0.04;       // of the gain, in each bin
+constexpr double kSqueezed = 0.7;     // of the best rate
+constexpr Time kSomeQueue = kMillisecond;
 constexpr Time kBurst = 250 * kMicrosecond;
 constexpr Time kCatchUp = 250 * kMicrosecond;
 }  // namespace
 
-bool Port::count(Time now, uint32_t delivered) {
+bool Port::count(Time now, uint32_t delivered, bool held_back) {
+  held_back_ |= held_back;
   const bool over = now - bin_begun_ >= kBin;
   if (over) {
-    const double rate = bin_bytes_ / static_cast<double>(now - bin_begun_);
-    if (bin_bytes_ > 0) delivered_ = std::max(rate, delivered_ * kMemory);
+    bin_rate_ = bin_bytes_ / static_cast<double>(now - bin_begun_);
+    if (bin_bytes_ > 0) delivered_ = std::max(bin_rate_, squeezed() ? delivered_ : delivered_ * kMemory);
     bin_begun_ = now;
     bin_bytes_ = 0;
   }
@@ -29,6 +32,9 @@ bool Port::count(Time now, uint32_t delivered) {
 void Port::adjust(Time, Time queue, uint32_t paths) {
   paths_ = std::max<uint32_t>(paths, 1);
   if (queue == kNever || delivered_ <= 0) return;
+  const bool less = (limited_ || held_back_) && bin_rate_ < kSqueezed * delivered_ && queue > kSomeQueue;
+  squeezed_bins_ = less ? squeezed_bins_ + 1 : 0;
+  held_back_ = false;
   if (queue > options_.port_target) {
     gain_ = std::max(gain_ - kStep, kLeastGain);
     known_ = true;

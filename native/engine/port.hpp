@@ -12,8 +12,8 @@ class Port {
 
   Port(const Options& options, uint32_t packet_bytes) : options_(options), packet_bytes_(packet_bytes) {}
 
-  // Packets newly reported received; true when a bin is over and adjust() is due.
-  bool count(Time now, uint32_t delivered);
+  // Packets newly reported received, and whether a window held more back; true when a bin is over and adjust() is due.
+  bool count(Time now, uint32_t delivered, bool held_back);
   // `queue`: the shortest queueing delay of any path in use, kNever if there is none; `paths` in use.
   void adjust(Time now, Time queue, uint32_t paths);
   void sent(Time now, uint64_t bytes);
@@ -22,6 +22,8 @@ class Port {
   Time share_spacing(uint64_t bytes, uint32_t paths) const;  // pause of one path that may take little more than its even share
   uint64_t burst_bytes() const;
   double queue_share() const;  // packets that one path may keep in the queues
+  // For a while less gets through than the port can carry, although more was ready and queues are there: somebody else uses it.
+  bool squeezed() const { return squeezed_bins_ >= kSqueezedBins; }
   double bytes_per_second() const { return rate_ * 1e9; }
 
  private:
@@ -33,6 +35,10 @@ class Port {
   bool known_ = false;    // a queue has formed once: the best rate is the port's
   Time send_at_ = 0;
   bool limited_ = false;  // pacing held something back in this bin
+  bool held_back_ = false;  // a window did
+  double bin_rate_ = 0;   // of the last bin
+  uint32_t squeezed_bins_ = 0;
+  static constexpr uint32_t kSqueezedBins = 3;
   uint32_t paths_ = 1;
   Time bin_begun_ = 0;
   double bin_bytes_ = 0;

@@ -52,7 +52,7 @@ void RateControl::end_round(const PathFeedback& feedback) {
   if (round_samples_ > 0) queue_ = round_rtt_ / round_samples_ - min_rtt_;
   if (!local_) {
     if (contend_) {
-      round_contending();
+      round_contending(feedback);
     } else {
       round_alone(feedback);
     }
@@ -76,7 +76,10 @@ void RateControl::round_alone(const PathFeedback& feedback) {
     const double wanted = window_ - queued + share;  // keep what is on the wire, and our share of the queues
     if (!slow_start_ && (round_limited_ || wanted < window_)) window_ += (wanted - window_) / 2;
   }
-  if (queue_ <= options_.stranger_delay) {
+  if (feedback.squeezed) {
+    contend_ = true;
+    drained_rounds_ = 0;
+  } else if (queue_ <= options_.stranger_delay) {
     full_since_ = kNever;
   } else if (full_since_ == kNever) {
     full_since_ = feedback.now;
@@ -86,13 +89,13 @@ void RateControl::round_alone(const PathFeedback& feedback) {
   }
 }
 
-void RateControl::round_contending() {
+void RateControl::round_contending(const PathFeedback& feedback) {
   if (round_lost_ > 0) {
     window_ *= kBackOff;
   } else if (round_limited_) {
     window_ += kAdd;
   }
-  drained_rounds_ = queue_ < options_.stranger_delay / 2 ? drained_rounds_ + 1 : 0;
+  drained_rounds_ = !feedback.squeezed && queue_ < options_.stranger_delay / 2 ? drained_rounds_ + 1 : 0;
   if (drained_rounds_ >= 3) {
     contend_ = false;
     full_since_ = kNever;

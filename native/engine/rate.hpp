@@ -23,6 +23,7 @@ struct PathFeedback {
   uint32_t next = 0;      // the next one to be sent
   bool limited = false;   // the window, not the data, held us back
   uint64_t peer_window = 0;
+  bool squeezed = false;  // the host gets less through than its port can carry, though it has more to send
   double queue_share = 0; // packets this path may keep in the queues: its part of what the host may
 };
 
@@ -48,7 +49,7 @@ class RateControl {
   void sample(const PathFeedback& feedback);
   void end_round(const PathFeedback& feedback);
   void round_alone(const PathFeedback& feedback);
-  void round_contending();
+  void round_contending(const PathFeedback& feedback);
 
   const Options options_;
   const uint32_t packet_bytes_;

@@ -157,7 +157,8 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
   feedback.next = peer.sent + 1;
   feedback.limited = peer.was_limited;
   feedback.peer_window = state.window;
-  if (!peer.local) feed_port(now, feedback.delivered);
+  if (!peer.local) feed_port(now, feedback.delivered, feedback.limited);
+  feedback.squeezed = port_.squeezed();
   feedback.queue_share = port_.queue_share();
   const Time hold = Time{state.hold_us} * kMicrosecond;
   if (hold < kMaxHold) {
@@ -179,8 +180,8 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
 }
 
 // The port's queue is on every path: the shortest queue of any path in use is at least not longer than it.
-void Engine::feed_port(Time now, uint32_t delivered) {
-  if (!port_.count(now, delivered)) return;
+void Engine::feed_port(Time now, uint32_t delivered, bool held_back) {
+  if (!port_.count(now, delivered, held_back)) return;
   Time queue = kNever;
   uint32_t paths = 0;
   for (const auto& peer : peers_) {

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from group.reference import DTYPES, Array, contribution, reduced, shard
 
+from group.reference import DTYPES, Array, contribution, reduced, shard
 from tailcut import _native
 from tailcut.schedule import FAMILIES, family_number
 from tailcut.schedule.plan import native_steps, shards_by_owner
@@ -63,6 +63,11 @@ class Op:
         inputs = self.inputs(size)
         if self.collective is Collective.ALL_GATHER:
             return [np.concatenate(inputs)] * size
+        with np.errstate(over="ignore"):
+            return self._reduced(inputs)
+
+    def _reduced(self, inputs: list[Array]) -> list[Array]:
+        size = len(inputs)
         if self.family == "ring":
             return [self._around_the_ring(inputs)] * size
         total = reduced(self.op, inputs)
@@ -102,8 +107,8 @@ def _rows(
 def _part(
     family: str, collective: Collective, size: int, rank: int, count: int, itemsize: int, rotation: int
 ) -> _native.Part:
-    (sizes, *rows) = _rows(family, collective, size, rank, count, itemsize, rotation)
-    return _native.Part(size, rank, *sizes, itemsize, rows)
+    (given, result, stage), *rows = _rows(family, collective, size, rank, count, itemsize, rotation)
+    return _native.Part(size, rank, given, result, stage, itemsize, rows)
 
 
 @dataclass
@@ -165,7 +170,14 @@ class Virtual:
         return self.start_with(rank, op, mine, mine if reuse else output, timeout_ns=timeout_ns, **forged)
 
     def start_with(
-        self, rank: int, op: Op, given: Array, output: Array, *, timeout_ns: int = 3600 * SECOND, **forged: int
+        self,
+        rank: int,
+        op: Op,
+        given: Array,
+        output: Array,
+        *,
+        timeout_ns: int = 3600 * SECOND,
+        **forged: int,
     ) -> Started:
         sequence = self._sequences.get((rank, op.tag), 0)
         self._sequences[rank, op.tag] = sequence + 1
