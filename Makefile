@@ -2,6 +2,7 @@
 #   PYTHON=python3.12 make setup     another Python (3.10 or newer)
 #   TORCH= make setup                without PyTorch: tests that need it are skipped
 #   JOBS=8 make build                compile jobs at once (default: half of the cores)
+#   WERROR=ON make build             warnings of the C++ compiler are errors, as in .ci/run
 #   PIP_FLAGS='...' make setup       options for every pip install, as --find-links for a local folder of wheels
 PYTHON ?= python3
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$(( (n + 1) / 2 )))

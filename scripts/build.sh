@@ -10,7 +10,8 @@ exec 9>build/.lock
 flock 9
 while :; do
   touch build/.begun
-  "$python" -m pip --disable-pip-version-check install -q --no-build-isolation "$@" 9>&-
+  "$python" -m pip --disable-pip-version-check install -q --no-build-isolation \
+    --config-settings=cmake.define.TAILCUT_WERROR="${WERROR:-OFF}" "$@" 9>&-
   changed=$(find native CMakeLists.txt -type f -newer build/.begun)
   [ -n "$changed" ] || break
   echo "build: changed meanwhile, once more:" $changed
