@@ -15,7 +15,7 @@ BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.tom
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup build test demo lint format sanitize fuzz bench clean
+.PHONY: help setup build test demo lint format sanitize fuzz bench soak faults clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -70,6 +70,12 @@ fuzz: build  ## random scenarios in the virtual network; prints how to see a fai
 bench: build  ## figure 1, beside Gloo and three MPIs over loopback (10 minutes; figures 2 and 7: benchmarks/)
 	$(BIN)/python benchmarks/baselines.py
 	$(BIN)/python benchmarks/loopback.py
+
+soak: build  ## figure 3: 10,000 random operations with 1 % loss (minutes; needs root)
+	$(BIN)/python benchmarks/soak.py
+
+faults: build  ## figure 4: killed and stopped ranks (7 minutes)
+	$(BIN)/python benchmarks/faults.py
 
 clean:  ## remove builds and caches (the environment stays: rm -r .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -221,6 +221,7 @@ void Engine::fail_operation(Time now, Active& active, const Result& cause, bool 
     send.resend_count = 0;
     send.ready = send.next;  // nothing to send any more: the memory is the caller's again
   }
+  active.confirmed.assign(peers_.size(), 1);
   active.confirms_left = 0;
   sweep_due_ = true;
 }
@@ -234,12 +235,17 @@ void Engine::fail_group(Time now, const Result& cause, bool tell_all) {
     }
   }
   for (const auto& active : active_) fail_operation(now, *active, cause, false);
+  for (const auto& active : active_) {  // and nothing is kept for anybody: the group is over
+    for (Rank rank = 0; rank < peers_.size(); ++rank) release_peer(*active, rank);
+  }
   early_.clear();
   stash_bytes_ = 0;
 }
 
 // A peer that left or died will not ask for anything any more.
 void Engine::forget_peer(Rank gone) {
+  peers_[gone]->given_up = peers_[gone]->sent;
+  peers_[gone]->silent = false;
   for (const auto& active : active_) {
     if (!active->running) release_peer(*active, gone);
   }

@@ -10,7 +10,7 @@ constexpr double kLeastWindow = 4;    // packets: enough for two paced bursts
 constexpr double kLeastShare = 4;     // packets in the queues
 constexpr double kMassiveLoss = 0.15; // of a round: no network that is worth using loses that much by accident
 constexpr double kBackOff = 0.7;      // CUBIC's beta
-constexpr double kAdd = 0.53;         // packets per round: 3 (1 - beta) / (1 + beta), fair against beta = 0.7
+constexpr double kAdd = 1.0;          // packets per round; 0.53 would be CUBIC's in its TCP-friendly region, but it soon leaves that
 constexpr Time kLocalPatience = 20 * kMillisecond;  // on one host nothing gets lost, but a peer may wait long for a core
 constexpr Time kBurst = 250 * kMicrosecond;  // the longest burst, in time of the path's rate
 }  // namespace

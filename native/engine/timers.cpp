@@ -131,7 +131,7 @@ void Engine::check_peers(Time now) {
     if (rank == rank_) continue;
     if (now >= peer.report_at) queue_report(rank);
     wake_by(peer.report_queued ? kNever : peer.report_at);
-    if (peer.in_flight() > 0 || peer.silent) {
+    if (!failed_ && !active_.empty() && !peer.closed && (peer.in_flight() > 0 || peer.silent)) {
       const Time rto = peer.control.rto();
       if (now - peer.progress_at >= rto) {
         peer.control.on_silence();
