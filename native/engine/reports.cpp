@@ -248,7 +248,9 @@ void Engine::repair(Time now, Active& active, SendState& send, uint32_t first, u
   const uint32_t per_block = geometry_.block_packets;
   const auto now_us = static_cast<uint32_t>(now / kMicrosecond);
   const RateControl& control = peers_[peer]->control;
-  const auto patience_us = static_cast<uint32_t>((control.loop() + control.loop() / 4 + kMillisecond) / kMicrosecond);
+  // On one host a report that is late says that somebody waits for a core, not that anything got lost.
+  const Time patience = peers_[peer]->local ? control.rto() : control.loop() + control.loop() / 4 + kMillisecond;
+  const auto patience_us = static_cast<uint32_t>(patience / kMicrosecond);
   if (send.resend.empty()) send.resend.assign(send.sent.size(), 0);
   const uint32_t end = first + count;
   for (uint32_t packet = std::max(first, send.acked); packet < end;) {

@@ -119,19 +119,18 @@ bool Endpoint::service(Time now) {
 }
 
 void Endpoint::dispatch(const Received& message, Time now) {
+  const size_t step = std::max<size_t>(message.segment, 1);
+  const uint64_t datagrams = std::max<uint64_t>((message.bytes + step - 1) / step, 1);  // that the kernel merged into this message
   Header header;
-  if (!decode(message.data, message.bytes, header)) {
-    ++unclaimed_;
-    return;
-  }
-  const auto at = channels_.find(header.group);
+  const bool ours = decode(message.data, message.bytes, header);
+  const auto at = ours ? channels_.find(header.group) : channels_.end();
   if (at == channels_.end()) {
-    ++unclaimed_;
+    unclaimed_ += datagrams;
     return;
   }
   Channel& channel = *at->second;
   if (header.source >= channel.peers_.size() || header.source == channel.rank_ || !(channel.peers_[header.source] == *message.from)) {
-    ++channel.foreign_;
+    channel.foreign_ += datagrams;
     return;
   }
   if (header.kind == Kind::kProbe || header.kind == Kind::kProbeAck) {
@@ -143,7 +142,6 @@ void Endpoint::dispatch(const Received& message, Time now) {
     ++channel.engine_->counters().dropped_truncated;
     return;
   }
-  const size_t step = std::max<size_t>(message.segment, 1);
   for (size_t offset = 0; offset < message.bytes; offset += step) {
     channel.engine_->receive(now, message.arrived, header.source, message.data + offset, std::min(step, message.bytes - offset));
   }
