@@ -7,6 +7,7 @@
 namespace tailcut {
 
 namespace {
+constexpr uint64_t kMaxCallBytes = 65507;       // of one send call with GSO, and of one datagram
 constexpr Time kCatchUp = 250 * kMicrosecond;  // a late wake-up may make good this much of its pacing at once
 }  // namespace
 
@@ -163,7 +164,7 @@ bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& 
   uint64_t bytes_left = peer.control.burst_bytes();
   if (!peer.local) bytes_left = std::min(bytes_left, port_.burst_bytes());
   bytes_left = std::max<uint64_t>(bytes_left, out.segment_bytes);
-  bytes_left = std::min<uint64_t>(bytes_left, 65000);  // what one GSO call may carry
+  bytes_left = std::min<uint64_t>(bytes_left, kMaxCallBytes);
   if (peer.in_flight() == 0) peer.progress_at = now;
   for (size_t i = active_index; i < active_.size() && bytes_left > 0; ++i) {
     Active& active = *active_[i];

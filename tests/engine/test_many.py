@@ -1,4 +1,4 @@
-"""Many operations in flight, in another order on every rank, with more bytes than there is memory for them."""
+"""Many operations in flight, in another order on every rank, with more bytes than memory for them."""
 
 from __future__ import annotations
 
