@@ -1,8 +1,14 @@
 #include "sim/network.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace tailcut {
+
+namespace {
+constexpr uint32_t kMaxSpins = 100'000;  // wake-ups of one moment: more than any number of ranks and batches explains
+}  // namespace
 
 Network::Network(uint32_t size, uint32_t payload, const Options& options, const NetworkConfig& config)
     : config_(config), options_(options), random_(config.seed), hosts_(size), paths_(size_t{size} * size),
@@ -166,6 +172,8 @@ void Network::resume(Rank rank) {
 }
 
 bool Network::run(Time until) {
+  Time woke_at = 0;
+  uint32_t spins = 0;
   while (true) {
     Time next = flights_.empty() ? kNever : flights_.top()->at;
     Rank waker = kNoRank;
@@ -192,6 +200,9 @@ bool Network::run(Time until) {
     if (hosts_[waker].paused_until != 0 && hosts_[waker].paused_until <= now_) resume(waker);
     engines_[waker]->wake(now_);
     emit(waker);
+    spins = now_ == woke_at ? spins + 1 : 0;
+    woke_at = now_;
+    if (spins > kMaxSpins) throw std::runtime_error("rank " + std::to_string(waker) + " wants to be woken again and again, and time stands still");
   }
 }
 
