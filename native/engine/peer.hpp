@@ -55,8 +55,10 @@ struct Peer {
   // Liveness.
   Time heard_at = 0;
   Time needed_since = kNever;  // an operation has been waiting for it since
-  bool needed_by_running = false;
+  bool owes = false;               // data, or its announcement, to an operation that runs here
+  bool needed_by_running = false;  // that, or word that it has what we sent
   Time ping_at = 0;
+  bool abandoned = false;      // silent for so long that we no longer keep what it had not confirmed
   bool closed = false;         // it said goodbye
   Time closed_at = 0;
 

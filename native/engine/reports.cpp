@@ -195,7 +195,13 @@ void Engine::feed_port(Time now, uint32_t delivered, bool held_back) {
 void Engine::on_entry(Time now, Rank from, const ReportEntry& entry, const uint8_t* ranges, uint32_t seen) {
   Active* active = find(entry.key);
   if (active == nullptr) {
-    if (entry.flags & kAsking && is_over(entry.key) && !tell_if_failed(from, entry.key)) {
+    if ((entry.flags & kAsking) == 0 || !is_over(entry.key) || tell_if_failed(from, entry.key)) return;
+    if (peers_[from]->abandoned) {  // it is back too late, and should know why
+      Result cause;
+      cause.code = ErrorCode::kPeerDead;
+      cause.culprits = {from};
+      tell(from, entry.key, cause, true);
+    } else {
       note(from, entry.key, entry.transfer, kGoneFlag, now, now);
     }
     return;

@@ -93,21 +93,18 @@ void Engine::check_recvs(Time now, Active& active) {
   }
 }
 
+// Whom we wait for, and for what: data or announcements (kOwes), confirmations while the operation runs (kQuiet), or after it (kKept).
 void Engine::mark_needed(Time now) {
+  constexpr uint8_t kOwes = 1, kQuiet = 2, kKept = 4;
   std::vector<uint8_t> needed(peers_.size(), 0);
   for (const auto& active : active_) {
     if (active->running) {
-      for (const Rank peer : active->op->part->peers) needed[peer] |= active->entered[peer] == kNever;
-      for (const RecvState& recv : active->op->recvs) {
-        if (!recv.done) needed[recv.step->peer] |= 1;
-      }
+      for (const Rank peer : active->op->part->peers) needed[peer] |= active->entered[peer] == kNever ? kOwes : 0;
+      for (const RecvState& recv : active->op->recvs) needed[recv.step->peer] |= recv.done ? 0 : kOwes;
     }
-    const uint8_t mark = active->running ? 1 : 2;
-    for (const SendState& send : active->op->sends) {
-      if (!send.done) needed[send.step->peer] |= send.next < send.packets ? mark : 2;
-    }
-    if (active->confirms_left == 0) continue;
-    for (const Rank peer : active->op->part->peers) needed[peer] |= active->confirmed[peer] ? 0 : 2;
+    const uint8_t mark = active->running ? kQuiet : kKept;
+    for (const SendState& send : active->op->sends) needed[send.step->peer] |= send.done ? 0 : mark;
+    for (const Rank peer : active->op->part->peers) needed[peer] |= active->confirmed[peer] ? 0 : mark;
   }
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = *peers_[rank];
@@ -116,7 +113,8 @@ void Engine::mark_needed(Time now) {
     } else if (peer.needed_since == kNever) {
       peer.needed_since = now;
     }
-    peer.needed_by_running = needed[rank] & 1;
+    peer.owes = needed[rank] & kOwes;
+    peer.needed_by_running = needed[rank] & (kOwes | kQuiet);
   }
 }
 
@@ -146,11 +144,12 @@ void Engine::check_peers(Time now) {
     if (peer.needed_since == kNever) continue;
     const Time heard = std::max(peer.heard_at, peer.needed_since);
     if (peer.closed) {
-      if (peer.needed_by_running && now - peer.closed_at > kGrace) gone.culprits.push_back(rank);
+      if (peer.owes && now - peer.closed_at > kGrace) gone.culprits.push_back(rank);
     } else if (now - heard >= options_.liveness) {
       if (peer.needed_by_running) {
         dead.culprits.push_back(rank);
       } else {
+        peer.abandoned = true;
         forget_peer(rank);
       }
     } else if (now - heard > options_.liveness / 8) {
@@ -162,7 +161,7 @@ void Engine::check_peers(Time now) {
       }
       wake_by(peer.ping_at + pause);
     }
-    wake_by(heard + options_.liveness);
+    wake_by(std::max(heard + options_.liveness, now + kMillisecond));
   }
   if (!dead.culprits.empty()) fail_group(now, dead, true);
   if (!gone.culprits.empty()) fail_group(now, gone, true);
