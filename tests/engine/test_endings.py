@@ -143,7 +143,7 @@ def test_nobody_takes_a_mismatched_sum_for_right(family: str, count: int) -> Non
 
 
 def test_nobody_is_fooled_when_data_overtakes_announcements() -> None:
-    """In a ring most ranks never hear the odd one: its neighbours must let nothing pass before they compared."""
+    """In a ring most ranks never hear the odd one: its neighbours must compare before they let data pass."""
     for seed in range(1000):
         size = 4 + seed % 2
         odd = seed // 2 % size
