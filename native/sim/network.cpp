@@ -52,9 +52,9 @@ void Network::emit(Rank rank) {
   }
 }
 
-void Network::drop(uint64_t& reason, const uint8_t* bytes) {
+void Network::drop(uint64_t& reason, const uint8_t* bytes, size_t length) {
   ++reason;
-  dropped_data_ += (bytes[0] & 0xF) == static_cast<uint8_t>(Kind::kData);
+  dropped_data_ += length > 0 && (bytes[0] & 0xF) == static_cast<uint8_t>(Kind::kData);
 }
 
 // A port: bytes leave one after the other; what finds the queue full is dropped.
@@ -63,7 +63,7 @@ bool Network::pass_port(Time& free, const uint8_t* bytes, size_t length, Time& a
   const double size = static_cast<double>(length + config_.overhead_bytes);
   const Time start = std::max(free, at);
   if (static_cast<double>(start - at) * config_.rate / 1e9 + size > static_cast<double>(config_.queue_bytes)) {
-    drop(dropped_queue_, bytes);
+    drop(dropped_queue_, bytes, length);
     return false;
   }
   free = start + static_cast<Time>(size / config_.rate * 1e9);
@@ -100,7 +100,7 @@ void Network::send(Rank from, Rank to, const uint8_t* bytes, size_t length) {
   Time at = now_;
   if (!pass_port(hosts_[from].out_free, bytes, length, at)) return;
   if (lose(path(from, to), at)) {
-    drop(dropped_loss_, bytes);
+    drop(dropped_loss_, bytes, length);
     return;
   }
   std::vector<uint8_t> datagram(bytes, bytes + length);
@@ -109,21 +109,22 @@ void Network::send(Rank from, Rank to, const uint8_t* bytes, size_t length) {
   flip(datagram);
   for (int copy = 0; copy < copies; ++copy) {
     const Time jitter = config_.jitter > 0 ? static_cast<Time>(draw() * static_cast<double>(config_.jitter)) : 0;
-    launch(from, to, datagram, at + config_.latency + jitter);
+    launch(from, to, datagram, at + config_.latency + jitter, false);
   }
 }
 
-void Network::launch(Rank from, Rank to, std::vector<uint8_t> bytes, Time at) {
+void Network::launch(Rank from, Rank to, std::vector<uint8_t> bytes, Time at, bool past_port) {
   auto flight = std::make_shared<Flight>();
   flight->at = at;
   flight->order = ++order_;
   flight->to = to;
   flight->from = from;
+  flight->queued = past_port;
   flight->bytes = std::move(bytes);
   flights_.push(std::move(flight));
 }
 
-void Network::inject(Rank to, Rank from, std::vector<uint8_t> datagram) { launch(from, to, std::move(datagram), now_); }
+void Network::inject(Rank to, Rank from, std::vector<uint8_t> datagram) { launch(from, to, std::move(datagram), now_, true); }
 
 void Network::arrive(const std::shared_ptr<Flight>& flight) {
   Host& host = hosts_[flight->to];
@@ -141,7 +142,7 @@ void Network::arrive(const std::shared_ptr<Flight>& flight) {
   }
   if (host.paused_until > now_) {
     if (host.waiting_bytes + flight->bytes.size() > options_.receive_bytes) {
-      drop(dropped_queue_, flight->bytes.data());
+      drop(dropped_queue_, flight->bytes.data(), flight->bytes.size());
       return;
     }
     host.waiting_bytes += flight->bytes.size();

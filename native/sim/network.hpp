@@ -41,7 +41,7 @@ class Network {
   void kill(Rank rank) { hosts_[rank].dead = true; }
   void pause(Rank rank, Time duration) { hosts_[rank].paused_until = now_ + duration; }
   void cut(Rank from, Rank to, bool open) { path(from, to).cut = !open; }
-  void inject(Rank to, Rank from, std::vector<uint8_t> datagram);
+  void inject(Rank to, Rank from, std::vector<uint8_t> datagram);  // is there at once: no port, no latency, no loss
   void set_loss(double loss) { config_.loss = loss; }
   void set_path_loss(Rank from, Rank to, double loss) { path(from, to).loss = loss; }  // instead of `loss`; negative: as everywhere
   void capture(bool on) { capturing_ = on; }  // from now on keep a copy of everything that ranks send
@@ -95,10 +95,10 @@ class Network {
   bool lose(Path& path, Time at);
   bool in_burst(Path& path, Time at);
   void flip(std::vector<uint8_t>& datagram);
-  void drop(uint64_t& reason, const uint8_t* bytes);
+  void drop(uint64_t& reason, const uint8_t* bytes, size_t length);
   void record(const Flight& flight);
   void send(Rank from, Rank to, const uint8_t* bytes, size_t length);
-  void launch(Rank from, Rank to, std::vector<uint8_t> bytes, Time at);
+  void launch(Rank from, Rank to, std::vector<uint8_t> bytes, Time at, bool past_port);
   void arrive(const std::shared_ptr<Flight>& flight);
   bool pass_port(Time& free, const uint8_t* bytes, size_t length, Time& at);
   void resume(Rank rank);
