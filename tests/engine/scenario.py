@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -47,8 +48,8 @@ class Scenario:
     ops: tuple[Op, ...]
     payload: int = 1448
     seed: int = 0
-    options: dict[str, int] = field(default_factory=dict)
-    network: dict[str, float] = field(default_factory=dict)
+    options: Mapping[str, int] = field(default_factory=dict)
+    network: Mapping[str, float] = field(default_factory=dict)
     arrivals_ns: tuple[int, ...] = ()  # by rank: when it starts its operations; missing ones: at 0
     pauses: tuple[Pause, ...] = ()
     kills: tuple[Kill, ...] = ()

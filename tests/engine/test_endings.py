@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_a_timeout_in_the_middle(family: str, loss: float) -> None:
     check_goes_on(virtual)
 
 
-MISMATCHES = {
+MISMATCHES: dict[str, dict[str, Any]] = {
     "dtype": {"dtype": "int32"},
     "op": {"op": "max"},
     "count": {"count": 4001},

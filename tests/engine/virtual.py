@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -144,8 +144,8 @@ class Virtual:
     size: int
     payload: int = 1448
     seed: int = 0
-    options: dict[str, int] = field(default_factory=dict)
-    network: dict[str, float] = field(default_factory=dict)
+    options: Mapping[str, int] = field(default_factory=dict)
+    network: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         options = {"receive_bytes": 4 << 20, **self.options}
