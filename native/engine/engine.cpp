@@ -85,7 +85,7 @@ uint64_t Engine::start(Time now, std::shared_ptr<const Part> part, OpKey key, co
   Time pause = 10 * kMillisecond;
   for (const Rank peer : part->peers) {
     active.confirmed[peer] = 0;
-    control_.push_back({Kind::kEnter, peer, key, {}, false});
+    control_.push_back({Kind::kEnter, peer, key, {}});
     pause = std::max(pause, peers_[peer]->control.rto());
   }
   active.enter_pause = pause;
@@ -107,31 +107,18 @@ uint64_t Engine::start(Time now, std::shared_ptr<const Part> part, OpKey key, co
 
 void Engine::replay_early(Time now, Active& active) {
   const auto at = early_.find(active.op->key.packed());
-  if (at == early_.end()) {
-    try_complete(now, active);
-    return;
-  }
-  Early early = std::move(at->second);
-  early_.erase(at);
-  for (const auto& stored : early.data) stash_bytes_ -= stored.payload.size();
-  if (early.fail) {
-    fail_as_told(now, active, *early.fail);
-    return;
-  }
-  for (const auto& [from, print] : early.enters) {
-    accept_enter(now, active, from, print);
-    if (!active.running) return;
-  }
-  for (const auto& stored : early.data) {
-    const int index = active.op->part->find_recv(stored.from, stored.transfer);
-    if (index < 0) {
-      ++counters_.dropped_unexpected;
-      continue;
+  if (at != early_.end()) {
+    const std::optional<Result> fail = std::move(at->second.fail);
+    const auto enters = std::move(at->second.enters);
+    at->second.enters.clear();
+    if (fail) {
+      fail_as_told(now, active, *fail);
+      return;
     }
-    const Placed placed = active.op->place(active.op->recvs[index], stored.offset, stored.payload.data(), stored.payload.size());
-    if (placed == Placed::kMalformed) ++counters_.dropped_malformed;
-    if (placed == Placed::kDuplicate) ++counters_.dropped_duplicate;
-    if (active.op->recvs[index].done) note(stored.from, active.op->key, stored.transfer, kDone, now, now + options_.report_delay);
+    for (const auto& [from, print] : enters) {
+      accept_enter(now, active, from, print);
+      if (!active.running) return;
+    }
   }
   try_complete(now, active);
 }
@@ -174,6 +161,7 @@ void Engine::emit(Time now, Active& active, ErrorCode code, const Result& cause)
   }
   for (const Time entered : active.entered) result.lags.push_back(entered == kNever ? kNever : entered - active.started);
   active.running = false;
+  drop_early(active.op->key);
   tags_[active.op->key.tag].finish(active.op->key.sequence);
   events_.push_back(std::move(result));
 }
@@ -278,7 +266,7 @@ void Engine::leave(Time now) {
   for (const auto& active : active_) fail_operation(now, *active, cause, true);
   for (Rank peer = 0; peer < peers_.size(); ++peer) {
     if (peer == rank_) continue;
-    for (int times = 0; times < 3; ++times) control_.push_back({Kind::kBye, peer, {}, {}, false});
+    for (int times = 0; times < 3; ++times) control_.push_back({Kind::kBye, peer, {}, {}});
   }
   sweep();
 }

@@ -113,7 +113,8 @@ class Engine {
     Rank to;
     OpKey key;
     Result fail;      // kFail
-    bool group_scope = false;
+    bool group_scope = false;  // kFail
+    bool asked = false;        // kEnter: the peer says that it lacks it
   };
   struct TagState {
     uint32_t low = 0;                 // every sequence below is over
@@ -143,7 +144,10 @@ class Engine {
 
   // receive.cpp
   void on_data(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes);
-  void stash(Rank from, const Header& header, const uint8_t* body, size_t bytes);
+  void stash(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes, bool ask);
+  void replay(Time now, Active& active, Rank from);
+  bool stashed(OpKey key, Rank from) const;
+  void drop_early(OpKey key);
   void on_enter(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes);
   void accept_enter(Time now, Active& active, Rank from, const Fingerprint& print);
   void on_ping(Time now, Rank from, const uint8_t* body, size_t bytes);

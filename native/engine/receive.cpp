@@ -8,6 +8,7 @@ namespace tailcut {
 namespace {
 constexpr size_t kMaxEarly = 4096;          // operations that peers may have entered before us
 constexpr uint32_t kMaxAhead = 1u << 20;    // sequences beyond what we have finished in a tag
+constexpr int32_t kSmallStep = 1024;         // path sequences
 constexpr Time kTellPause = 50 * kMillisecond;
 }  // namespace
 
@@ -55,8 +56,10 @@ void Engine::receive(Time now, Time arrived, Rank from, const uint8_t* data, siz
 
 void Engine::on_data(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes) {
   Peer& peer = *peers_[from];
+  // An old packet may come again, by accident or by malice: of operations that are over only a small step ahead is believed.
   const auto step = static_cast<int16_t>(header.path - static_cast<uint16_t>(peer.seen));
-  if (step > 0) peer.seen += static_cast<uint32_t>(step);
+  const int32_t farthest = is_over(header.key) ? kSmallStep : static_cast<int32_t>(options_.max_window_packets);
+  if (step > 0 && step <= farthest) peer.seen += static_cast<uint32_t>(step);
   ++peer.received;
   ++peer.unreported;
   peer.data_at = now;
@@ -68,8 +71,10 @@ void Engine::on_data(Time now, Rank from, const Header& header, const uint8_t* b
     due(from, now + (step > 1 ? reorder : options_.report_delay));
   }
   Active* active = find(header.key);
-  if (active == nullptr && !is_over(header.key)) {
-    stash(from, header, body, bytes);
+  // Before we have heard what the sender wants, nothing it sends may enter a sum: it could be another operation.
+  const bool unheard = active != nullptr && active->running && active->entered[from] == kNever;
+  if (unheard || (active == nullptr && !is_over(header.key))) {
+    stash(now, from, header, body, bytes, unheard);
     return;
   }
   if (active == nullptr || !active->running) {
@@ -114,7 +119,8 @@ Engine::Early* Engine::early(OpKey key) {
   return &early_[key.packed()];
 }
 
-void Engine::stash(Rank from, const Header& header, const uint8_t* body, size_t bytes) {
+void Engine::stash(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes, bool ask) {
+  if (ask) note(from, header.key, kNoTransfer, kAsking, now, now + options_.report_delay);  // its Enter must have got lost
   if (stash_bytes_ + bytes > options_.stash_bytes || bytes > geometry_.payload) {
     ++counters_.dropped_stash_full;
     return;
@@ -123,6 +129,45 @@ void Engine::stash(Rank from, const Header& header, const uint8_t* body, size_t 
   if (waiting == nullptr) return;
   waiting->data.push_back({from, header.transfer, header.offset, {body, body + bytes}});
   stash_bytes_ += bytes;
+}
+
+// Places what came of an operation from a rank before we knew what that rank wanted.
+void Engine::replay(Time now, Active& active, Rank from) {
+  const auto at = early_.find(active.op->key.packed());
+  if (at == early_.end()) return;
+  std::vector<Early::Stored> kept;
+  for (Early::Stored& stored : at->second.data) {
+    if (stored.from != from) {
+      kept.push_back(std::move(stored));
+      continue;
+    }
+    stash_bytes_ -= stored.payload.size();
+    const int index = active.op->part->find_recv(from, stored.transfer);
+    if (index < 0) {
+      ++counters_.dropped_unexpected;
+      continue;
+    }
+    RecvState& recv = active.op->recvs[index];
+    const Placed placed = active.op->place(recv, stored.offset, stored.payload.data(), stored.payload.size());
+    counters_.data_received += placed == Placed::kNew;
+    counters_.dropped_malformed += placed == Placed::kMalformed;
+    counters_.dropped_duplicate += placed == Placed::kDuplicate;
+    if (recv.done) note(from, active.op->key, stored.transfer, kDone | kEntered, now, now + options_.report_delay);
+  }
+  at->second.data = std::move(kept);
+}
+
+bool Engine::stashed(OpKey key, Rank from) const {
+  const auto at = early_.find(key.packed());
+  if (at == early_.end()) return false;
+  return std::any_of(at->second.data.begin(), at->second.data.end(), [&](const Early::Stored& stored) { return stored.from == from; });
+}
+
+void Engine::drop_early(OpKey key) {
+  const auto at = early_.find(key.packed());
+  if (at == early_.end()) return;
+  for (const Early::Stored& stored : at->second.data) stash_bytes_ -= stored.payload.size();
+  early_.erase(at);
 }
 
 void Engine::on_enter(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes) {
@@ -166,6 +211,7 @@ void Engine::accept_enter(Time now, Active& active, Rank from, const Fingerprint
   const auto& peers = active.op->part->peers;
   if (std::binary_search(peers.begin(), peers.end(), from)) --active.enters_left;
   active.op->send_cursor = 0;  // what waited for this grant may go
+  replay(now, active, from);
   const Time quiet = now + peers_[from]->control.rto();
   for (const uint32_t index : active.op->part->recvs_from(from)) {
     RecvState& recv = active.op->recvs[index];
@@ -191,6 +237,10 @@ void Engine::on_ping(Time now, Rank from, const uint8_t* body, size_t bytes) {
       const int index = active->op->part->find_recv(from, transfer);
       if (index < 0) continue;
       RecvState& recv = active->op->recvs[index];
+      if (active->entered[from] == kNever) {  // what it sent waits in the stash for its Enter
+        note(from, key, kNoTransfer, kAsking, now, now);
+        continue;
+      }
       recv.ask |= !recv.done;
       if (recv.done) note(from, key, transfer, kDone, now, now);
     } else if (active != nullptr || is_over(key)) {

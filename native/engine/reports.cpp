@@ -118,11 +118,15 @@ void Engine::on_report(Time now, Time arrived, Rank from, const uint8_t* body, s
   }
   uint16_t entries = 0;
   const PathState state = decode_path_state(body, entries);
-  if (static_cast<int32_t>(state.largest - peers_[from]->sent) > 0) {  // it claims what we never sent
+  const bool believable = static_cast<int32_t>(state.largest - peers_[from]->sent) <= 0;  // else it claims what we never sent
+  if (believable) {
+    on_path_state(now, arrived, from, state);
+  } else {  // somebody fooled it with a path number; what it says of transfers is still good, and the path must not stall
     ++counters_.dropped_malformed;
-    return;
+    peers_[from]->silent = false;
+    peers_[from]->given_up = peers_[from]->sent;
   }
-  on_path_state(now, arrived, from, state);
+  const uint32_t seen = believable ? state.largest : peers_[from]->reported;
   size_t at = kPathStateBytes;
   for (uint16_t i = 0; i < entries; ++i) {
     if (at + kEntryBytes > bytes) {
@@ -135,7 +139,7 @@ void Engine::on_report(Time now, Time arrived, Rank from, const uint8_t* body, s
       ++counters_.dropped_malformed;
       return;
     }
-    on_entry(now, from, entry, body + at + kEntryBytes, state.largest);
+    on_entry(now, from, entry, body + at + kEntryBytes, seen);
     at += size;
   }
   if (!held_back_) return;
@@ -207,7 +211,10 @@ void Engine::on_entry(Time now, Rank from, const ReportEntry& entry, const uint8
     return;
   }
   if (entry.flags & kEntered) confirm(*active, from);
-  if (entry.transfer == kNoTransfer) return;
+  if (entry.transfer == kNoTransfer) {
+    if (entry.flags & kAsking) control_.push_back({Kind::kEnter, from, entry.key, {}, false, true});
+    return;
+  }
   if (entry.flags & (kNotYet | kGoneFlag)) {
     on_receiver_entry(now, *active, from, entry);
     return;

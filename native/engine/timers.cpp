@@ -39,14 +39,14 @@ void Engine::check_operations(Time now) {
       Result cause;
       cause.code = ErrorCode::kTimeout;
       for (const Rank peer : active.op->part->peers) {
-        if (active.entered[peer] == kNever) cause.culprits.push_back(peer);
+        if (active.entered[peer] == kNever && !stashed(active.op->key, peer)) cause.culprits.push_back(peer);
       }
       fail_operation(now, active, cause, true);
     }
     if (active.confirms_left > 0 && now >= active.enter_at) {
       for (const Rank peer : active.op->part->peers) {
         if (active.confirmed[peer] || peers_[peer]->closed) continue;
-        control_.push_back({Kind::kEnter, peer, active.op->key, {}, false});
+        control_.push_back({Kind::kEnter, peer, active.op->key, {}});
         ++counters_.enters_resent;
       }
       active.enter_pause = std::min(active.enter_pause * 2, 2 * kLongestPause);

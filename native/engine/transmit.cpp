@@ -44,7 +44,7 @@ bool Engine::transmit_control(Time now, Transmit& out) {
     control_.pop_front();
     if (item.kind == Kind::kEnter) {
       const Active* active = find(item.key);
-      if (active == nullptr || active->confirmed[item.to]) continue;
+      if (active == nullptr || (active->confirmed[item.to] && !item.asked)) continue;
     }
     build_control(now, item, out);
     return true;
