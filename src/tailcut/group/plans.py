@@ -15,7 +15,8 @@ from tailcut.schedule import FAMILIES, Choice, Crossover, choose, family_number,
 from tailcut.transport.endpoint import native_part
 from tailcut.types import Collective, DType, ReduceOp
 
-MAX_STEPS = 400_000  # of all cached Parts together: about 100 MB
+MAX_STEPS = 25_000  # of all cached Parts together: about 8 MB; more in large groups, whose Parts are long
+STEPS_PER_RANK = 400  # so much more for each rank of the group: a hundred MB with 1,000 ranks
 MAX_ROTATIONS = 16  # different owners of a shard, by tag
 
 _Key = tuple[int, int, int, int, str | None]
@@ -114,7 +115,7 @@ class Plans:
         return ready
 
     def _drop_old(self) -> None:
-        while self._steps > MAX_STEPS and len(self._entries) > 1:
+        while self._steps > MAX_STEPS + STEPS_PER_RANK * self._size and len(self._entries) > 1:
             _, entry = self._entries.popitem(last=False)
             self._steps -= sum(ready.steps for ready in entry.ready.values())
 
