@@ -24,8 +24,8 @@ def random_scenario(draw: random.Random) -> Scenario:
     arrivals = tuple(int(10 ** draw.uniform(0, 10)) if draw.random() < 0.4 else 0 for _ in range(size))
     liveness = options.get("liveness_ns", 5 * SECOND)
     pauses = tuple(
-        Pause(draw.randrange(size), int(10 ** draw.uniform(3, 9.5)), int(liveness * draw.uniform(0.001, 0.6)))
-        for _ in range(draw.choice((0, 0, 0, 1, 2)))
+        Pause(rank, int(10 ** draw.uniform(3, 9.5)), int(liveness * draw.uniform(0.001, 0.6)))
+        for rank in draw.sample(range(size), draw.choice((0, 0, 0, 1, 2)) if size > 1 else 0)
     )
     return Scenario(
         size=size,
@@ -37,6 +37,7 @@ def random_scenario(draw: random.Random) -> Scenario:
         arrivals_ns=arrivals if late else (),
         pauses=pauses,
         shuffle=draw.random() < 0.5,
+        limit_ns=300 * SECOND,  # enough for the worst networks, too much for a rank that waits for ever
     )
 
 
