@@ -38,8 +38,8 @@ def stream(hosts: Hosts, kind: str, amount: float, *, family: int = 4) -> dict[s
 
 @pytest.mark.parametrize("rate_mbit", [250.0, 40.0])
 def test_a_tcp_stream_gets_the_rate_within_three_percent(rate_mbit: float) -> None:
-    """A shaper's tokens are lost when the machine is too busy to use them, so a slow try says nothing about the lab; a try that is
-    too fast does. One of six must be right, and none too fast."""
+    """A shaper's tokens are lost when the machine is too busy to use them: a slow try says nothing about
+    the lab, a try that is too fast does. One of six must be right, and none too fast."""
     with Hosts(2, rate_mbit=rate_mbit) as hosts:
         want = rate_mbit * (hosts.mtu - HEADERS_BYTES) / (hosts.mtu + 14)
         goodputs_mbit: list[float] = []
