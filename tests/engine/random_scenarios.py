@@ -75,7 +75,7 @@ def _options(draw: random.Random) -> dict[str, int]:
 
 
 def _ops(draw: random.Random, size: int) -> tuple[Op, ...]:
-    wanted = draw.choice((1, 1, 2, 4, 8, 24, 64))
+    wanted = min(draw.choice((1, 1, 2, 4, 8, 24, 64)), 160 // size)
     ops: list[Op] = []
     bytes_left = MOST_BYTES
     for salt in range(wanted):
