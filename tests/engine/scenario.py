@@ -103,7 +103,7 @@ def run(scenario: Scenario) -> Report:
     """Runs it; raises Wrong when a value is wrong, memory is touched too late, or anything stays behind."""
     try:
         return _Run(scenario).to_the_end()
-    except AssertionError as problem:
+    except (AssertionError, RuntimeError) as problem:
         raise Wrong(f"{problem}\nreproduce: {scenario.command()}") from None
 
 

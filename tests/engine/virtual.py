@@ -18,6 +18,7 @@ from tailcut.types import Collective, DType, ReduceOp
 US = 1_000  # nanoseconds
 MS = 1_000_000
 SECOND = 1_000_000_000
+NO_TIMEOUT = 10**6 * SECOND
 KINDS = (
     ("ring", Collective.ALL_REDUCE),
     ("small", Collective.ALL_REDUCE),
@@ -162,7 +163,7 @@ class Virtual:
     def now_ns(self) -> int:
         return self.net.now_ns
 
-    def start(self, rank: int, op: Op, *, timeout_ns: int = 3600 * SECOND, **forged: int) -> Started:
+    def start(self, rank: int, op: Op, *, timeout_ns: int = NO_TIMEOUT, **forged: int) -> Started:
         """`forged`: fields of the announcement (dtype, op, count, ...) that shall differ from the truth."""
         mine = op.inputs(self.size)[rank].copy()
         output = np.zeros_like(op.expected(self.size)[rank])
@@ -176,7 +177,7 @@ class Virtual:
         given: Array,
         output: Array,
         *,
-        timeout_ns: int = 3600 * SECOND,
+        timeout_ns: int = NO_TIMEOUT,
         **forged: int,
     ) -> Started:
         sequence = self._sequences.get((rank, op.tag), 0)
@@ -203,7 +204,7 @@ class Virtual:
         self._by_ticket[rank, one.ticket] = one
         return one
 
-    def start_all(self, op: Op, *, timeout_ns: int = 3600 * SECOND) -> list[Started]:
+    def start_all(self, op: Op, *, timeout_ns: int = NO_TIMEOUT) -> list[Started]:
         return [self.start(rank, op, timeout_ns=timeout_ns) for rank in self.ranks]
 
     def poll(self) -> list[Started]:
