@@ -49,9 +49,9 @@ def test_a_dying_process_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "python"
-    script.write_text("#!/bin/sh\necho seed 41\necho seed 42\nkill -SEGV $$\n")
+    script.write_text("#!/bin/sh\necho seed 41\necho seed 42\nkill -KILL $$\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setattr(sys, "argv", ["campaign"])
     assert fuzz.campaign.main() == 1
-    assert "--first 42: ends the process with -11" in capfd.readouterr().out
+    assert "--first 42: ends the process with -9" in capfd.readouterr().out
