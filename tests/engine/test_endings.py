@@ -143,6 +143,18 @@ def test_nobody_takes_a_mismatched_sum_for_right(family: str, count: int) -> Non
         assert codes(started) == ["mismatch"] * size, f"seed {seed}, {size} ranks, {odd} differs"
 
 
+@pytest.mark.parametrize("wrong", [{"count": 5}, {"op": "max"}])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_mismatch_ends_an_empty_operation_too(family: str, wrong: dict[str, Any]) -> None:
+    """No data flows that would hold ranks back which never hear the odd one's announcement."""
+    right = Op(0, family)
+    virtual = Virtual(6)
+    odd = replace(right, **wrong)
+    started = [virtual.start(rank, odd if rank == 2 else right) for rank in virtual.ranks]
+    virtual.finish(5 * SECOND)
+    assert codes(started) == ["mismatch"] * 6
+
+
 def test_nobody_is_fooled_when_data_overtakes_announcements() -> None:
     """In a ring most ranks never hear the odd one: its neighbours must compare before they let data pass."""
     for seed in range(1000):
