@@ -78,6 +78,10 @@ void Part::collect() {
     if (step.kind == StepKind::kRecv) recvs_by_peer_[step.peer].push_back(static_cast<uint32_t>(list.size()));
     list.push_back(i);
   }
+  // A Part that moves nothing still waits for everybody's word: nothing else would tell it that somebody wants something else.
+  for (uint32_t other = 0; sends.empty() && recvs.empty() && other < size; ++other) {
+    if (other != rank) needed.insert(static_cast<Rank>(other));
+  }
   peers.assign(needed.begin(), needed.end());
 }
 
