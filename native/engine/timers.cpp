@@ -43,16 +43,19 @@ void Engine::check_operations(Time now) {
       }
       fail_operation(now, active, cause, true);
     }
-    if (active.confirms_left > 0 && now >= active.enter_at) {
+    // Also to those who confirmed but have not entered: if they failed the operation and word of it was lost, they say so again.
+    const bool unheard = active.confirms_left > 0 || (active.running && active.enters_left > 0);
+    if (unheard && now >= active.enter_at) {
       for (const Rank peer : active.op->part->peers) {
-        if (active.confirmed[peer] || peers_[peer]->closed) continue;
-        control_.push_back({Kind::kEnter, peer, active.op->key, {}});
+        const bool silent = active.running && active.entered[peer] == kNever;
+        if ((active.confirmed[peer] && !silent) || peers_[peer]->closed) continue;
+        control_.push_back({Kind::kEnter, peer, active.op->key, {}, false, true});
         ++counters_.enters_resent;
       }
       active.enter_pause = std::min(active.enter_pause * 2, 2 * kLongestPause);
       active.enter_at = now + active.enter_pause;
     }
-    if (active.confirms_left > 0) wake_by(active.enter_at);
+    if (unheard) wake_by(active.enter_at);
     if (active.running) {
       wake_by(active.deadline);
       check_recvs(now, active);
