@@ -5,7 +5,7 @@
 //    anywhere, at our port or at a receiver's, converge to equal shares within a few round trips and leave no port idle. Losses are
 //    taken for noise of the network unless they are massive.
 //  - contend: the queue stays full although we made room, so somebody fills it. Behave like TCP then: additive increase,
-//    multiplicative decrease on loss, with CUBIC's constants in its TCP-friendly region, and ignore the delay until the queue drains.
+//    multiplicative decrease on loss, with CUBIC's factor, and ignore the delay until the queue drains.
 // A peer on the same host has no link to spare: only its socket buffer limits.
 #pragma once
 
