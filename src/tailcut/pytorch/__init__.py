@@ -1,0 +1,1 @@
+"""Everything that touches PyTorch; nothing else in tailcut imports it."""
