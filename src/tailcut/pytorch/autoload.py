@@ -1,4 +1,4 @@
-"""Called at the end of `import torch` (entry point group torch.backends), so that `init_process_group("tailcut")` needs no import.
+"""Called at the end of `import torch`, so that init_process_group("tailcut") needs no import of ours.
 
 It runs in every process that imports torch, so it imports nothing itself and never raises: an exception
 here would break `import torch`.
