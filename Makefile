@@ -68,7 +68,7 @@ fuzz: build  ## random scenarios in the virtual network; prints how to see a fai
 	$(BIN)/python -m fuzz.campaign
 
 bench: build  ## figure 1, beside Gloo and three MPIs over loopback (10 minutes; figures 2 and 7: benchmarks/)
-	$(BIN)/python benchmarks/baselines.py
+	$(BIN)/python -m tailcut.bench.baselines
 	$(BIN)/python benchmarks/loopback.py
 
 soak: build  ## figure 3: 10,000 random operations with 1 % loss (minutes; needs root)

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import baselines
 import typer
 
+from tailcut.bench import baselines
 from tailcut.bench.figures import operations_within
 from tailcut.bench.report import Sheet, finish, terminal
 from tailcut.bench.results import Record, Results

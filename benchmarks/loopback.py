@@ -1,6 +1,6 @@
 """Figure 1: AllReduce over loopback, all peers in turns in one run.
 
-python benchmarks/baselines.py          once: installs the MPIs
+python -m tailcut.bench.baselines       once: installs the MPIs
 python benchmarks/loopback.py           about 6 minutes on two cores
 python benchmarks/loopback.py --quick   a minute: a try, no evidence
 """
@@ -11,9 +11,9 @@ import contextlib
 from pathlib import Path
 from typing import Annotated
 
-import baselines
 import typer
 
+from tailcut.bench import baselines
 from tailcut.bench.report import Bar, finish, judge, summarize, terminal
 from tailcut.bench.results import Results
 from tailcut.bench.sweep import Case, Contender, sweep

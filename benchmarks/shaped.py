@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import baselines
 import typer
 
+from tailcut.bench import baselines
 from tailcut.bench.report import Bar, finish, judge, summarize, terminal
 from tailcut.bench.results import Results
 from tailcut.bench.sweep import Case, Contender, sweep

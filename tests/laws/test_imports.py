@@ -1,4 +1,4 @@
-"""Law 4: imports point one way, along the path of a gradient, and only pytorch/ imports torch.
+"""Law 4: imports point one way, along the path of a gradient; only pytorch/ and measured peers import torch.
 
 The table below is the path. A module or folder directly under tailcut/ is a unit; a unit may import itself
 and what stands in its row. A new unit needs a row, so that its place on the path is decided and not an
@@ -39,6 +39,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": CORE | {"__init__", "lab", "bench", "sim"},
 }
 MAY_IMPORT_TORCH = "pytorch"
+# The libraries measured beside us: files that ranks of the benchmark load by path, so that the package
+# works without them. They may import torch; nothing may import them.
+PEERS = "bench.peers"
 
 
 def wrong_imports(package: Path) -> list[str]:
@@ -54,13 +57,19 @@ def _wrong_in(path: Path, package: Path) -> list[str]:
     problems = []
     for found in imports(path, package):
         top = found.module.split(".")[0]
-        if top == "torch" and unit != MAY_IMPORT_TORCH:
+        if found.module.startswith(f"{package.name}.{PEERS}"):
+            problems.append(f"{path}:{found.line}: {unit} imports a peer; they are loaded by path, in ranks")
+        if top == "torch" and unit != MAY_IMPORT_TORCH and not _is_peer(path, package):
             problems.append(f"{path}:{found.line}: {unit} imports torch; only {MAY_IMPORT_TORCH} may")
         if top == package.name:
             target = _target(found.module, package)
             if target != unit and target not in MAY_IMPORT[unit]:
                 problems.append(f"{path}:{found.line}: {unit} imports {target}, against the path")
     return problems
+
+
+def _is_peer(path: Path, package: Path) -> bool:
+    return path.parent == package.joinpath(*PEERS.split("."))
 
 
 def _unit(module: str) -> str:
@@ -104,6 +113,12 @@ def test_the_table_has_no_cycle() -> None:
         ("types.py", "from tailcut.errors import Misuse", "types imports errors, against the path"),
         ("group.py", "import torch.distributed", "group imports torch; only pytorch may"),
         ("group.py", "import_module('torch')", "group imports torch; only pytorch may"),
+        ("bench/peers.py", "import torch", "bench imports torch; only pytorch may"),
+        (
+            "bench/rank.py",
+            "from tailcut.bench.peers import gloo",
+            "bench imports a peer; they are loaded by path, in ranks",
+        ),
         ("helpers.py", "x = 1", "helpers has no place on the path: give it a row in MAY_IMPORT"),
     ],
 )
@@ -122,6 +137,8 @@ def test_lets_right_imports_pass(tmp_path: Path) -> None:
     package = tmp_path / "tailcut"
     (package / "schedule").mkdir(parents=True)
     (package / "pytorch").mkdir()
+    (package / "bench/peers").mkdir(parents=True)
+    (package / "bench/peers/gloo.py").write_text("import torch\n")
     (package / "schedule/ring.py").write_text("from .plan import Part\nfrom ..errors import PlanError\n")
     (package / "schedule/plan.py").write_text("from tailcut import types\n")
     (package / "pytorch/hook.py").write_text("import torch\nfrom tailcut import Outcome, group\n")

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +34,15 @@ class Communicator(Protocol):
 
     def barrier(self) -> None: ...
 
-    def all_reduce(self, array: Array, variant: str) -> str:
-        """Sums the array over all ranks, in place; returns what the library says it did, "" if nothing."""
+    def all_reduce(self, array: Array, op: str, variant: str) -> str:
+        """Reduces the array over all ranks, in place; returns what the library says it did, "" if nothing.
+
+        op: sum, avg, min, max or prod.
+        """
         ...
 
     def start(self, array: Array, tag: int) -> Callable[[], None]:
-        """Starts the same in the background; calling what it returns waits for the end."""
+        """Starts a sum in the background; calling what it returns waits for the end."""
         ...
 
     def counters(self) -> dict[str, int]:

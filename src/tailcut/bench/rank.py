@@ -23,56 +23,17 @@ import numpy as np
 
 from tailcut.bench import control
 from tailcut.bench.communicator import Array, Communicator, Meeting, load
-
-PATTERN = 251  # a prime: neighbouring elements and ranks differ, sums of 16,000 ranks stay exact in float32
-SHIFTS = 16  # inputs of consecutive operations differ by one, so that a stale result shows
-
-
-class Oracle:
-    """Inputs whose sums are exact in float32 in any order, and the check of the results.
-
-    Input of rank r in operation i, element j: (j * (2 r + 3) + seed) mod 251 + i mod 16.
-    """
-
-    def __init__(self, rank: int, size: int, elements: int, seed: int) -> None:
-        self.size = size
-        self._input = self._pattern(rank, elements, seed)
-        self._sum = np.zeros(elements, dtype=np.float32)
-        for other in range(size):
-            self._sum += self._pattern(other, elements, seed)
-        self._scratch = np.empty(elements, dtype=np.float32)
-
-    @staticmethod
-    def _pattern(rank: int, elements: int, seed: int) -> Array:
-        period = (np.arange(PATTERN) * (2 * rank + 3) + seed) % PATTERN
-        return np.resize(period.astype(np.float32), elements)
-
-    def first(self, operation: int) -> float:
-        """What element 0 of the result must be."""
-        return float(self._sum[0] + self.size * (operation % SHIFTS))
-
-    def fill(self, array: Array, operation: int) -> None:
-        np.add(self._input, np.float32(operation % SHIFTS), out=array)
-
-    def wrong(self, array: Array, operation: int) -> str:
-        """Empty when every element is right; otherwise how many are not, and the first of them."""
-        np.subtract(array, np.float32(self.size * (operation % SHIFTS)), out=self._scratch)
-        if np.array_equal(self._scratch, self._sum):
-            return ""
-        bad = np.flatnonzero(self._scratch != self._sum)
-        first = int(bad[0])
-        return (
-            f"operation {operation}: {bad.size} of {array.size} elements are wrong, the first is {first}: "
-            f"{array[first]} instead of {self._sum[first] + self.size * (operation % SHIFTS)}"
-        )
+from tailcut.bench.oracle import Oracle, Wrong, numpy_dtype
 
 
 def measure(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]:
     """Times `iterations` operations, each from the communicator's barrier to its end on this rank."""
-    elements, warmup, variant = order["elements"], order["warmup"], order["variant"]
-    oracle = Oracle(communicator.rank, communicator.size, elements, order["seed"])
-    array = np.empty(elements, dtype=np.float32)
-    starts, ends, said, complaint = [], [], "", ""
+    elements, warmup = order["elements"], order["warmup"]
+    variant, dtype, op = order["variant"], order["dtype"], order["op"]
+    oracle = Oracle(communicator.rank, communicator.size, elements, order["seed"], dtype, op)
+    array = np.empty(elements, dtype=numpy_dtype(dtype))
+    starts, ends, said = [], [], ""
+    wrong: Wrong | None = None
     before = communicator.counters()
     gc.collect()
     gc.disable()
@@ -81,17 +42,17 @@ def measure(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]
             oracle.fill(array, operation)
             communicator.barrier()
             start = time.monotonic_ns()
-            said = communicator.all_reduce(array, variant)
+            said = communicator.all_reduce(array, op, variant)
             end = time.monotonic_ns()
             # A wrong result is told at the end: the other ranks count on this one until then.
-            complaint = complaint or oracle.wrong(array, operation)
+            wrong = wrong or oracle.wrong(array, operation)
             if operation >= warmup:
                 starts.append(start)
                 ends.append(end)
     finally:
         gc.enable()
     counted = _since(before, communicator.counters())
-    return {"starts_ns": starts, "ends_ns": ends, "said": said, "counters": counted, "wrong": complaint}
+    return {"starts_ns": starts, "ends_ns": ends, "said": said, "counters": counted, **_told(wrong)}
 
 
 def stream(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +70,8 @@ def stream(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]:
     communicator.barrier()
     begin = time.monotonic_ns()
     until = begin + int(order["seconds"] * 1e9)
-    operation, stop, complaint = 0, False, ""
+    operation, stop = 0, False
+    wrong: Wrong | None = None
     while flying or not stop:
         while not stop and spare:
             array = spare.pop()
@@ -123,10 +85,14 @@ def stream(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]:
         ends.append(time.monotonic_ns())
         stop = stop or bool(array[0] > 0)
         array[0] = oracle.first(number)
-        complaint = complaint or oracle.wrong(array, number)
+        wrong = wrong or oracle.wrong(array, number)
         spare.append(array)
     counted = _since(before, communicator.counters())
-    return {"begin_ns": begin, "ends_ns": ends, "counters": counted, "wrong": complaint}
+    return {"begin_ns": begin, "ends_ns": ends, "counters": counted, **_told(wrong)}
+
+
+def _told(wrong: Wrong | None) -> dict[str, Any]:
+    return {"wrong": wrong.text if wrong else "", "wrong_elements": wrong.elements if wrong else 0}
 
 
 def _since(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from rich.text import Text
 from tailcut.bench.figures import Ratio, ratio, resolvable, summary
 from tailcut.bench.results import Record, Results
 from tailcut.bench.sweep import rounds_of
+from tailcut.types import DType
 
 WIDTH_OF_FILES = 180  # characters
 
@@ -150,7 +151,7 @@ def _summary_record(case: Record, contender: str, rounds: Any, samples: list[Rec
     operations = sum(turn["operations"] for turn in turns)
     wire = {name: sum(turn["wire"][name] for turn in turns) for name in turns[0]["wire"]}
     counters = {name: sum(turn["counters"][name] for turn in turns) for name in turns[0]["counters"]}
-    nbytes = 4 * case["elements"]
+    nbytes = DType.parse(case.get("dtype", "float32")).itemsize * case["elements"]
     return {
         "case": case["name"],
         "contender": contender,

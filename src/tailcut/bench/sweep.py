@@ -17,6 +17,7 @@ from rich.progress import Progress
 from tailcut.bench.figures import Rounds
 from tailcut.bench.results import Record, Results
 from tailcut.bench.team import Team, TeamError
+from tailcut.types import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,17 @@ class Case:
 
     name: str
     ranks: int
-    elements: int  # of float32
+    elements: int
     iterations: int  # in one turn
     warmup: int = 3  # operations at the beginning of each turn that do not count
     loss_percent: float = 0.0  # only in a lab
     timeout_s: float = 120.0  # for a whole turn
+    dtype: str = "float32"
+    op: str = "sum"
 
     @property
     def nbytes(self) -> int:
-        return 4 * self.elements
+        return DType.parse(self.dtype).itemsize * self.elements
 
     def shortened(self, times: int) -> Case:
         """The same with fewer operations in a turn."""
@@ -108,9 +111,11 @@ def _turn(contender: Contender, case: Case, number: int, results: Results, conso
             variant=contender.variant,
             seed=number,
             timeout_s=case.timeout_s,
+            dtype=case.dtype,
+            op=case.op,
         )
     except TeamError as error:
-        results.add("failure", **where, error=str(error))
+        results.add("failure", **where, error=str(error), wrong_elements=error.wrong_elements)
         console.print(f"[red]{case.name}, {contender.name} failed:[/red] {error}", highlight=False)
         return False
     results.add("samples", **where, **asdict(turn), load_average=os.getloadavg()[0])

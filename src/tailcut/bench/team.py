@@ -29,6 +29,10 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 class TeamError(RuntimeError):
     """A team that did not start, answered wrong or not in time; the text ends with what its ranks printed."""
 
+    def __init__(self, text: str, wrong_elements: int = 0) -> None:
+        super().__init__(text)
+        self.wrong_elements = wrong_elements  # of the first wrong result, on the first rank that had one
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -42,6 +46,7 @@ class Peer:
     env: Mapping[str, str] = field(default_factory=dict)
     python_path: tuple[str, ...] = ()  # where its own packages stand, before all others
     congestion: str = ""  # TCP's congestion control in a lab; empty: as the machine has it
+    dtypes: tuple[str, ...] = ()  # what it can reduce; empty: all that we can
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Turn:
 
     durations_ns: list[int]  # per operation, the longest over the ranks, from its barrier to its end
     spread_ns: list[int]  # per operation, between the first and the last rank to leave the barrier
+    lags_ns: list[list[int]]  # per rank and operation, how long after the first rank it left the barrier
     operations: int  # warm-up included, as in all that follows
     wire: Wire  # what the network counted meanwhile
     counters: dict[str, int]  # what the library counted, summed over ranks
@@ -121,7 +127,8 @@ class Team:
         for rank, answer in enumerate(answers):
             if answer["wrong"]:
                 self._broken = True
-                raise TeamError(f"{self.peer.name}: rank {rank} has a wrong result: {answer['wrong']}")
+                text = f"{self.peer.name}: rank {rank} has a wrong result: {answer['wrong']}"
+                raise TeamError(text, answer["wrong_elements"])
         return answers
 
     def measure(
@@ -133,10 +140,13 @@ class Team:
         variant: str = "",
         seed: int = 0,
         timeout_s: float = 120.0,
+        dtype: str = "float32",
+        op: str = "sum",
     ) -> Turn:
         order = {"do": "measure", "elements": elements, "iterations": iterations, "warmup": warmup}
+        order |= {"variant": variant, "seed": seed, "dtype": dtype, "op": op}
         before, busy_before, idle_before = self.wire(), *processor_times()
-        answers = self.ask({**order, "variant": variant, "seed": seed}, timeout_s)
+        answers = self.ask(order, timeout_s)
         wire, busy, idle = self.wire().since(before), *processor_times()
         idle_share = (idle - idle_before) / max(1, busy - busy_before + idle - idle_before)
         starts = [answer["starts_ns"] for answer in answers]
@@ -145,10 +155,13 @@ class Team:
             max(end[i] - start[i] for start, end in zip(starts, ends, strict=True)) for i in range(iterations)
         ]
         spread = [max(column) - min(column) for column in zip(*starts, strict=True)]
+        first = [min(column) for column in zip(*starts, strict=True)]
+        lags = [[mine - own for mine, own in zip(start, first, strict=True)] for start in starts]
         counters = {
             name: sum(answer["counters"][name] for answer in answers) for name in answers[0]["counters"]
         }
-        return Turn(durations, spread, warmup + iterations, wire, counters, answers[0]["said"], idle_share)
+        said = answers[0]["said"]
+        return Turn(durations, spread, lags, warmup + iterations, wire, counters, said, idle_share)
 
     def wire(self) -> Wire:
         if self._hosts is None:

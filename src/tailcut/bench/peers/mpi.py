@@ -8,6 +8,8 @@ from typing import Any
 import mpi4py
 from mpi4py import MPI
 
+OPS = {"sum": MPI.SUM, "avg": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "prod": MPI.PROD}
+
 
 class Mpi:
     def __init__(self, meeting: Any) -> None:
@@ -21,12 +23,14 @@ class Mpi:
     def barrier(self) -> None:
         self._world.Barrier()
 
-    def all_reduce(self, array: Any, variant: str) -> str:
-        self._world.Allreduce(MPI.IN_PLACE, array)
+    def all_reduce(self, array: Any, op: str, variant: str) -> str:
+        self._world.Allreduce(MPI.IN_PLACE, array, OPS[op])
+        if op == "avg":  # MPI has no mean: its users divide
+            array /= self.size
         return ""
 
     def start(self, array: Any, tag: int) -> Callable[[], None]:
-        return self._world.Iallreduce(MPI.IN_PLACE, array).Wait
+        return self._world.Iallreduce(MPI.IN_PLACE, array).Wait  # type: ignore[no-any-return]
 
     def counters(self) -> dict[str, int]:
         return {}

