@@ -17,7 +17,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("script", ["loopback.py", "shaped.py", "fairness.py"])
+@pytest.mark.parametrize("script", ["loopback.py", "shaped.py", "fairness.py", "stopwatch.py"])
 def test_every_script_explains_itself(script: str) -> None:
     done = run(str(FOLDER / script), "--help")
     assert done.returncode == 0, done.stderr

@@ -62,6 +62,12 @@ class Ratio:
             return "met"
         return "missed" if self.low > bar else "inconclusive"
 
+    def word(self) -> str:
+        """What the ratio of two times says of the upper one; inconclusive when the interval holds 1."""
+        if self.rounds < ROUNDS_MIN or math.isnan(self.low) or self.low <= 1 <= self.high:
+            return "inconclusive"
+        return "faster" if self.high < 1 else "slower"
+
     def __str__(self) -> str:
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 

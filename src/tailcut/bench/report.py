@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tailcut.bench.figures import Ratio, ratio, resolvable, summary
+from tailcut.bench.figures import Ratio, Rounds, ratio, resolvable, summary
 from tailcut.bench.results import Record, Results
 from tailcut.bench.sweep import rounds_of
 from tailcut.types import DType
 
 WIDTH_OF_FILES = 180  # characters
+WIDTH_MAX = 400  # of a table; none of ours comes near
+COLOURS = {
+    "met": "green",
+    "missed": "red",
+    "inconclusive": "yellow",
+    "faster": "green",
+    "slower": "red",
+    "failed": "red",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +47,9 @@ class Sheet:
     rows: Sequence[tuple[str, ...]]
 
 
-def summarize(results: Results, reference: str) -> Sheet:
-    """A row for every contender in every case; adds the same as records."""
-    rows = []
+def summaries(results: Results, reference: str) -> list[Record]:
+    """A record for every contender in every case, added to the results, with its ratios to the reference."""
+    found = []
     samples = results.of("samples")
     for case in results.of("case"):
         base = rounds_of(samples, case["name"], reference)
@@ -48,10 +57,17 @@ def summarize(results: Results, reference: str) -> Sheet:
             rounds = rounds_of(samples, case["name"], contender)
             if not rounds:
                 continue
-            against = ratio(rounds, 0.5, base, 0.5) if set(rounds) & set(base) else None
             record = _summary_record(case, contender, rounds, samples)
-            results.add("summary", **record, reference=reference, **_interval(against))
-            rows.append(_summary_row(record, against))
+            median, tail = (_against(rounds, base, q) for q in (0.5, 0.99))
+            record |= {"reference": reference, **_interval(median), "p99_ratio": _interval(tail)}
+            results.add("summary", **record)
+            found.append(record)
+    return found
+
+
+def summarize(results: Results, reference: str) -> Sheet:
+    """A row for every contender in every case; adds the same as records."""
+    rows = [_summary_row(record) for record in summaries(results, reference)]
     times = ("p50 ms", "p99 ms", "p99.9 ms", "max ms")
     heads = (
         "case",
@@ -98,13 +114,15 @@ def judge(results: Results, bars: Sequence[Bar]) -> Sheet:
 
 
 def show(sheet: Sheet, console: Console) -> None:
+    """Never cuts a number off: a terminal that is too narrow wraps the lines."""
     table = Table(title=sheet.title, title_justify="left")
-    for number, head in enumerate(sheet.heads):
-        table.add_column(head, justify="left" if number < 2 else "right", no_wrap=number < 2)
-    colours = {"met": "green", "missed": "red", "inconclusive": "yellow"}
+    for head, *column in zip(sheet.heads, *sheet.rows, strict=True):
+        words = any(len(word) > 2 and word.isalpha() for cell in column for word in cell.split())
+        table.add_column(head, justify="left" if words else "right", no_wrap=True)
     for row in sheet.rows:
-        table.add_row(*(Text(cell, style=colours.get(cell, "")) for cell in row))
-    console.print(table)
+        table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
+    needed = console.measure(table, options=console.options.update(width=WIDTH_MAX)).maximum
+    console.print(table, width=max(console.width, needed), crop=False)
 
 
 def write_markdown(
@@ -146,7 +164,7 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _summary_record(case: Record, contender: str, rounds: Any, samples: list[Record]) -> Record:
+def _summary_record(case: Record, contender: str, rounds: Rounds, samples: list[Record]) -> Record:
     turns = [turn for turn in samples if turn["case"] == case["name"] and turn["contender"] == contender]
     operations = sum(turn["operations"] for turn in turns)
     wire = {name: sum(turn["wire"][name] for turn in turns) for name in turns[0]["wire"]}
@@ -155,6 +173,10 @@ def _summary_record(case: Record, contender: str, rounds: Any, samples: list[Rec
     return {
         "case": case["name"],
         "contender": contender,
+        "ranks": case["ranks"],
+        "elements": case["elements"],
+        "dtype": case.get("dtype", "float32"),
+        "op": case.get("op", "sum"),
         **summary(rounds),
         "bytes": nbytes,
         # All ranks' bytes for one operation, headers and barrier included, in units of the vector.
@@ -167,7 +189,23 @@ def _summary_record(case: Record, contender: str, rounds: Any, samples: list[Rec
     }
 
 
-def _summary_row(record: Record, against: Ratio | None) -> tuple[str, ...]:
+def _against(rounds: Rounds, base: Rounds, q: float) -> Ratio | None:
+    """The ratio of one quantile; None without common rounds, or where a side has too few samples."""
+    counts = [sum(map(len, side.values())) for side in (rounds, base)]
+    if not set(rounds) & set(base) or not all(resolvable(count, q) for count in counts):
+        return None
+    return ratio(rounds, q, base, q)
+
+
+def as_ratio(interval: Record) -> Ratio | None:
+    """A ratio read back from a record; None where the record has none."""
+    if "ratio" not in interval:
+        return None
+    low, high = (math.nan if interval[end] is None else interval[end] for end in ("low", "high"))
+    return Ratio(interval["ratio"], low, high, interval["ratio_rounds"])
+
+
+def _summary_row(record: Record) -> tuple[str, ...]:
     def ms(name: str) -> str:
         return "—" if record[name] is None else f"{record[name] / 1e6:.3g}"
 
@@ -182,7 +220,7 @@ def _summary_row(record: Record, against: Ratio | None) -> tuple[str, ...]:
         str(record["queue_drops"]),
         str(record["counters"].get("resent_packets", "")),
         f"{record['idle_share']:.0%}",
-        str(against) if against else "",
+        str(as_ratio(record) or ""),
     )
 
 

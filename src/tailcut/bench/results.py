@@ -6,6 +6,7 @@ A run writes beside its file and takes its place only at the end: an interrupted
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 Record = dict[str, Any]
+PROGRAM = ("tailcut", "cli.py")  # what argv[0] ends with when the installed command runs
 
 
 class Results:
@@ -59,7 +61,7 @@ def circumstances() -> Record:
     """What a reader needs to judge the figures or to get them again."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *_relative(sys.argv)]),
+        "command": shlex.join(_command(sys.argv)),
         "commit": _git("rev-parse", "HEAD"),
         # Uncommitted changes of what is measured; those of documents do not matter.
         "changed": _git("status", "--porcelain", "--", ":/src", ":/native", ":/benchmarks/*.py").splitlines(),
@@ -72,22 +74,38 @@ def circumstances() -> Record:
             "tcp_congestion": _text("/proc/sys/net/ipv4/tcp_congestion_control"),
             "rmem_max": int(_text("/proc/sys/net/core/rmem_max") or 0),
         },
-        "versions": {"python": platform.python_version()},
+        "versions": {"python": platform.python_version(), "tailcut": _version()},
     }
 
 
-def _relative(argv: list[str]) -> list[str]:
+def _command(argv: list[str]) -> list[str]:
+    """The command line, short enough to read and to repeat."""
     first = Path(argv[0])
+    if first.name in PROGRAM:
+        return ["tailcut", *argv[1:]]
     if first.is_absolute() and first.is_relative_to(Path.cwd()):
         first = first.relative_to(Path.cwd())
-    return [str(first), *argv[1:]]
+    return ["python", str(first), *argv[1:]]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("tailcut")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], capture_output=True, text=True, cwd=Path(__file__).parent)
-    if done.returncode == 0:
-        return done.stdout.strip()
-    return ""
+    """What git says of the clone this file belongs to; empty for an installed package or without git."""
+    here = Path(__file__)
+    for arguments in (["ls-files", "--error-unmatch", here.name], list(words)):
+        try:
+            done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=here.parent)
+        except FileNotFoundError:
+            return ""
+        if done.returncode != 0:
+            return ""
+    return done.stdout.strip()
 
 
 def _cpu() -> str:

@@ -1,0 +1,85 @@
+"""The subcommand `bench` and its flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailcut.bench.baselines import named
+from tailcut.bench.nccl import parse_size
+from tailcut.bench.report import terminal
+from tailcut.bench.request import Request, default_output, measure
+from tailcut.bench.team import TeamError
+
+BENCH_HELP = """AllReduce on ranks of this machine: tailcut and other libraries in turns, in one run.
+
+Flags and columns are those of nccl-tests; behind them stand the tail (p50, p99, p99.9, max), and the ratio to
+the first peer with its 95 % interval. Every result is checked. Every sample is kept in a file.
+
+\b
+Examples:
+  tailcut bench                                     64 KiB to 16 MiB on 4 ranks beside Gloo
+  tailcut bench -b 1M -e 64M -f 2 -n 50 -g 2        other sizes, 50 operations a round, 2 ranks
+  tailcut bench --against gloo,mpich,openmpi        MPIs too (once: python -m tailcut.bench.baselines)
+  tailcut bench --schedule auto,ring,transpose      our own schedules side by side
+  tailcut bench --against none -d bfloat16 -o avg   alone, another type and reduction
+  tailcut report                                    then: the newest results as a page
+"""
+
+
+def bench(
+    begin: Annotated[str, typer.Option("-b", "--begin", help="smallest size: bytes, or 64K, 1M")] = "64K",
+    end: Annotated[str, typer.Option("-e", "--end", help="largest size")] = "16M",
+    factor: Annotated[float, typer.Option("-f", "--factor", help="from one size to the next")] = 4,
+    iterations: Annotated[
+        int, typer.Option("-n", "--iters", help="operations of every library at every size in one round")
+    ] = 20,
+    warmup: Annotated[
+        int, typer.Option("-w", "--warmup", help="operations before them that do not count")
+    ] = 5,
+    rounds: Annotated[int, typer.Option(help="turns of every library; below 5 nothing is conclusive")] = 10,
+    ranks: Annotated[int, typer.Option("-g", "--ranks", help="processes on this machine")] = 4,
+    dtype: Annotated[
+        str,
+        typer.Option("-d", "--dtype", help="float32, float64, float16, bfloat16, int32, int64 or uint8"),
+    ] = "float32",
+    op: Annotated[str, typer.Option("-o", "--op", help="sum, avg, min, max or prod")] = "sum",
+    against: Annotated[
+        str, typer.Option(help="peers: gloo, intel-mpi, openmpi, mpich, with commas; or none")
+    ] = "gloo",
+    schedule: Annotated[str, typer.Option(help="auto, small, ring, transpose, with commas")] = "auto",
+    seed: Annotated[int, typer.Option(help="of the order of turns")] = 1,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON lines; the table goes beside it [default: a new file]")
+    ] = None,
+) -> None:
+    console = terminal()
+    names = () if against.strip().lower() in ("none", "") else tuple(named(against))
+    try:
+        request = Request(
+            begin=parse_size(begin),
+            end=parse_size(end),
+            factor=factor,
+            iterations=iterations,
+            warmup=warmup,
+            rounds=rounds,
+            ranks=ranks,
+            dtype=dtype,
+            op=op,
+            schedules=tuple(name.strip() for name in schedule.split(",") if name.strip()),
+            against=tuple(name for name in names if name != "tailcut"),
+            seed=seed,
+        )
+        request.check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    where = output or default_output("bench")
+    try:
+        fine = measure(request, where, console)
+    except TeamError as error:
+        console.print(f"[red]{error}[/red]", highlight=False)
+        raise typer.Exit(1) from error
+    console.print(f"a page of it: tailcut report {where}", highlight=False)
+    raise typer.Exit(0 if fine else 1)

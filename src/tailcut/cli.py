@@ -1,0 +1,59 @@
+"""The program `tailcut`: only where its subcommands are put together."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from tailcut.bench.commands import BENCH_HELP, bench
+
+HELP = """AllReduce that finishes on time: no hangs, the slow rank named, ordinary Ethernet usable.
+
+\b
+Begin with:
+  tailcut bench             how it compares with Gloo on this machine, in a minute or two
+  tailcut COMMAND --help    what a command does, with examples
+
+In a program: tailcut.connect(...), or init_process_group("tailcut") in PyTorch.
+"""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tailcut {version('tailcut')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Options before the subcommand."""
+
+
+app.command("bench", help=BENCH_HELP)(bench)
+if importlib.util.find_spec("tailcut.lab.commands") is not None:
+    app.add_typer(importlib.import_module("tailcut.lab.commands").app, name="lab")
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()
