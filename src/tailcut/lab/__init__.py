@@ -2,6 +2,19 @@
 
 from tailcut.lab.hosts import HostCounters, Hosts
 from tailcut.lab.leftovers import clean
+from tailcut.lab.opened import VALID, CellRecord, Lab, open_scenario
+from tailcut.lab.scenario import Scenario
 from tailcut.lab.system import LabError, missing_tools
 
-__all__ = ["HostCounters", "Hosts", "LabError", "clean", "missing_tools"]
+__all__ = [
+    "VALID",
+    "CellRecord",
+    "HostCounters",
+    "Hosts",
+    "Lab",
+    "LabError",
+    "Scenario",
+    "clean",
+    "missing_tools",
+    "open_scenario",
+]

@@ -17,14 +17,16 @@ import itertools
 import json
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from tailcut.lab import leftovers, processes
+from tailcut.lab import filters, leftovers, processes, wan
+from tailcut.lab.cpulimit import CpuLimit
+from tailcut.lab.filters import Filters
+from tailcut.lab.scenario import HOSTS_MAX, Delay, Loss
 from tailcut.lab.system import entering, require, run, run_inside, write_sysctls
 
-HOSTS_MAX = 250
 BURST_BYTES = 3_900  # 125 µs at 250 Mbit/s, 0.195 % of 2 MB; one packet's worth loses 25 % of the rate
 QUEUE_BYTES = 500_000  # a port's buffer: 16 ms at 250 Mbit/s, as a small switch has it
 # The switch's ports are a little faster than the cables, with room for two bursts: they hold back what
@@ -62,10 +64,17 @@ class Hosts:
         burst_bytes: int = BURST_BYTES,
         queue_bytes: int = QUEUE_BYTES,
         congestion: str | None = None,
+        probing: bool = False,
+        behaviour: Filters | None = None,
+        delay: Delay | None = None,
+        seed: int = 0,
     ) -> None:
         """rate_mbit: of each cable in each direction, None for no limit.
         loss_percent: of single packets, in the switch.
-        congestion: TCP's congestion control in the hosts (None: as the machine has it)."""
+        congestion: TCP's congestion control in the hosts (None: as the machine has it).
+        probing: TCP finds a path's MTU by itself where no ICMP tells it.
+        behaviour: everything else the switch does to packets.
+        delay: how far apart the hosts are, its randomness from the seed."""
         if not 1 <= n <= HOSTS_MAX:
             raise ValueError(f"n must be 1 to {HOSTS_MAX}, not {n}")
         if not 576 <= mtu <= 65_535:
@@ -79,7 +88,11 @@ class Hosts:
         self.queue_bytes = queue_bytes
         self.rate_mbit = rate_mbit
         self.loss_percent = loss_percent
-        self._congestion = congestion
+        self.delay_by = ""  # what makes the distance: netem or relay; empty without one
+        self._filters = behaviour or Filters(mtu)
+        self._congestion, self._probing = congestion, probing
+        self._limits: dict[int, CpuLimit] = {}
+        self._delay, self._seed = delay, seed
         self._prefix = ""
         self._processes: list[subprocess.Popen[Any]] = []
         self._signals = processes.ExitOnSignals()
@@ -113,6 +126,9 @@ class Hosts:
                 own = [name for name in leftovers.namespaces() if name.startswith(self._prefix)]
                 self._prefix = ""
                 leftovers.remove(own)
+            for limit in self._limits.values():
+                limit.close()
+            self._limits.clear()
         self._signals.stop()
 
     # -- use ---------------------------------------------------------------------------------------------
@@ -139,7 +155,17 @@ class Hosts:
         """
         process = processes.start([*entering(self.namespace(host)), *argv], env, **options)
         self._processes.append(process)
+        if host in self._limits:
+            self._limits[host].add(process.pid)
         return process
+
+    def limit_cpu(self, host: int, percent: float) -> None:
+        """Processes started on the host from now on share so much of one core; needs cgroups."""
+        self._limits[host] = CpuLimit(self.namespace(host), percent)
+
+    def pids(self, host: int) -> set[int]:
+        """All processes on a host."""
+        return {int(word) for word in run(["ip", "netns", "pids", self.namespace(host)]).split()}
 
     def run(self, host: int, argv: Sequence[str], *, text: str | None = None) -> str:
         """Runs one short command on a host and returns what it printed."""
@@ -149,13 +175,40 @@ class Hosts:
         """From now on the switch loses each packet with this probability, independently of all others."""
         if not 0 <= percent <= 100:
             raise ValueError(f"loss is a percentage from 0 to 100, not {percent}")
-        chain = "bridge lab forward"
-        rules = [f"flush chain {chain}", f"add rule {chain} meta length > {self.mtu} counter name oversize"]
-        millionths = round(percent * 10_000)
-        if millionths:
-            rules.append(f"add rule {chain} numgen random mod 1000000 < {millionths} counter name lost drop")
-        run_inside(self._switch, ["nft", "-f", "-"], text="\n".join(rules) + "\n")
+        self.set_losses([Loss(percent)] if percent else [])
         self.loss_percent = percent
+
+    def set_losses(self, losses: Sequence[Loss]) -> None:
+        """From now on the switch loses packets in these ways and no other."""
+        self._filters = replace(self._filters, losses=tuple(losses))
+        self._nft(filters.rules(self._filters))
+
+    def cut(self, source: int, target: int | None = None, *, restore: bool = False) -> None:
+        """Nothing from the source reaches the target any more (None: anyone); the way back stays open."""
+        targets = [target] if target is not None else [host for host in range(self.n) if host != source]
+        for host in (source, *targets):
+            self.namespace(host)  # checks the number
+        self._nft(filters.cut_lines([(source, to) for to in targets], cut=not restore))
+
+    def set_link(self, host: int, *, up: bool) -> None:
+        """Pulls the cable out at the switch, or puts it in again; addresses and routes stay."""
+        self.namespace(host)  # checks the number
+        run(["ip", "-n", self._switch, "link", "set", f"port{host}", "up" if up else "down"])
+
+    def set_port(
+        self,
+        host: int,
+        *,
+        out_mbit: float | None,
+        in_mbit: float | None,
+        out_queue_bytes: int,
+        in_queue_bytes: int,
+    ) -> None:
+        """One host's cable: away from it and towards it."""
+        self._shape(self.namespace(host), "eth0", out_mbit, self.burst_bytes, out_queue_bytes)
+        port_rate = None if in_mbit is None else in_mbit * PORT_RATE_FACTOR
+        burst = self.burst_bytes * PORT_BURST_FACTOR
+        self._shape(self._switch, f"port{host}", port_rate, burst, in_queue_bytes)
 
     def set_rate(
         self, rate_mbit: float | None, *, towards: int | None = None, burst_bytes: int | None = None
@@ -199,6 +252,11 @@ class Hosts:
             queue_drops_in=_queue_drops(self._switch, f"port{host}"),
         )
 
+    def drops(self) -> dict[str, int]:
+        """Packets the switch has dropped on purpose since the lab began, by reason: lost at random, cut,
+        refused (UDP or ICMP), hole (above the path's MTU)."""
+        return {name: self._nft_counter(name) for name in filters.COUNTERS if name != "oversize"}
+
     def lost(self) -> int:
         """Packets the switch has lost on purpose since the lab began."""
         return self._nft_counter("lost")
@@ -219,10 +277,18 @@ class Hosts:
             yield self.namespace(host), "eth0"
             yield self._switch, f"port{host}"
 
-    def _shape(self, namespace: str, device: str, rate_mbit: float | None, burst_bytes: int) -> None:
+    def _shape(
+        self,
+        namespace: str,
+        device: str,
+        rate_mbit: float | None,
+        burst_bytes: int,
+        queue_bytes: int | None = None,
+    ) -> None:
         shape = "noqueue"  # what a cable has from the start
         if rate_mbit is not None:
-            shape = f"tbf rate {round(rate_mbit * 1e6)}bit burst {burst_bytes} limit {self.queue_bytes}"
+            limit = queue_bytes or self.queue_bytes
+            shape = f"tbf rate {round(rate_mbit * 1e6)}bit burst {burst_bytes} limit {limit}"
         run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape.split()])
 
     def _build(self) -> None:
@@ -232,9 +298,11 @@ class Hosts:
             quiet = {"accept_dad": "0", "router_solicitations": "0"}
             no_ipv6 = not self.ipv6 or name == self._switch
             write_sysctls(name, _for_all_interfaces({"disable_ipv6": "1"} if no_ipv6 else quiet))
+            if self._probing:
+                write_sysctls(name, {"ipv4/tcp_mtu_probing": "1"})  # for IPv6 too
         cables = ["link add switch0 type bridge stp_state 0 mcast_snooping 0", "link set switch0 up"]
         for host in range(self.n):
-            peer = f"peer name eth0 address {_mac(host)} mtu {self.mtu} netns {self.namespace(host)}"
+            peer = f"peer name eth0 address {filters.mac(host)} mtu {self.mtu} netns {self.namespace(host)}"
             cables.append(f"link add port{host} mtu {self.mtu} type veth {peer}")
             cables.append(f"link set port{host} master switch0")
         self._ip_batch(self._switch, cables)
@@ -244,13 +312,16 @@ class Hosts:
             _segment_before_the_wire(namespace, device)
         self._ip_batch(self._switch, [f"link set port{host} up" for host in range(self.n)])
         # The switch knows every address from the start: nothing is learned, nothing flooded.
-        known = [f"fdb replace {_mac(host)} dev port{host} master static" for host in range(self.n)]
+        known = [f"fdb replace {filters.mac(host)} dev port{host} master static" for host in range(self.n)]
         run(["bridge", "-n", self._switch, "-batch", "-"], text="\n".join(known) + "\n")
-        table = ["add table bridge lab", "add counter bridge lab lost", "add counter bridge lab oversize"]
-        table.append("add chain bridge lab forward { type filter hook forward priority 0; policy accept; }")
-        run_inside(self._switch, ["nft", "-f", "-"], text="\n".join(table) + "\n")
-        self.set_loss(self.loss_percent)
+        self._nft(filters.table(self._filters))
+        if self.loss_percent or not self._filters.losses:
+            self.set_loss(self.loss_percent)
         self.set_rate(self.rate_mbit)
+        if self._delay is not None:
+            ports = [f"port{host}" for host in range(self.n)]
+            self.delay_by, relay = wan.build(self._switch, ports, self.mtu, self._delay, self._seed)
+            self._processes += [relay] if relay is not None else []
         if self._congestion is not None:
             self.set_congestion(self._congestion)
 
@@ -262,7 +333,8 @@ class Hosts:
             for other in range(self.n):
                 if other != host:  # neighbours are known for good: no ARP between the packets
                     target = self.address(other, family=family)
-                    lines.append(f"neighbour replace {target} lladdr {_mac(other)} dev eth0 nud permanent")
+                    known = f"lladdr {filters.mac(other)} dev eth0 nud permanent"
+                    lines.append(f"neighbour replace {target} {known}")
         self._ip_batch(self.namespace(host), [*lines, *self._routes(host, "")])
 
     def _families(self) -> tuple[int, ...]:
@@ -278,14 +350,13 @@ class Hosts:
     def _ip_batch(self, namespace: str, lines: Iterable[str]) -> None:
         run(["ip", "-n", namespace, "-batch", "-"], text="\n".join(lines) + "\n")
 
+    def _nft(self, text: str) -> None:
+        run_inside(self._switch, ["nft", "-f", "-"], text=text)
+
     def _nft_counter(self, name: str) -> int:
         answer = run_inside(self._switch, ["nft", "--json", "list", "counter", "bridge", "lab", name])
         (counter,) = [entry["counter"] for entry in json.loads(answer)["nftables"] if "counter" in entry]
         return int(counter["packets"])
-
-
-def _mac(host: int) -> str:
-    return f"02:7c:00:00:00:{host + 1:02x}"
 
 
 def _for_all_interfaces(values: dict[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import signal
 import time
 from pathlib import Path
 
+from tailcut.lab import cpulimit
 from tailcut.lab.system import NETNS_FOLDER, LabError, require, run
 
 KILL_DEADLINE_S = 5.0  # a process that SIGKILL has not ended by then is stuck in the kernel
@@ -62,10 +63,13 @@ def remove(names: list[str]) -> None:
 
 
 def clean() -> list[str]:
-    """Removes the namespaces of labs whose process is gone; returns their names."""
+    """Removes the namespaces and cgroups of labs whose process is gone; returns the namespaces' names."""
     require()
     dead = [name for name in namespaces() if not owner_lives(name)]
     remove(dead)
+    for name in cpulimit.names():
+        if _NAME.match(name) and not owner_lives(name):
+            cpulimit.remove(name)
     return dead
 
 

@@ -25,6 +25,12 @@ def start(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) ->
     return subprocess.Popen(argv, env=env, preexec_fn=lambda: _die_with(parent), **options)
 
 
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, in which its Python also finds what this one finds."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, **(extra or {})}
+
+
 def end(processes: list[subprocess.Popen[Any]]) -> None:
     """SIGTERM for those that live, SIGKILL for those that do not listen."""
     living = [process for process in processes if process.poll() is None]

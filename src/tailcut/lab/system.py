@@ -31,7 +31,7 @@ def missing_tools() -> str:
     lacking = sorted(tool for tool in TOOLS if shutil.which(tool) is None)
     problems = []
     if os.geteuid() != 0:
-        problems.append("network namespaces need root: run this as root")
+        problems.append("network namespaces need root: run this as root, or by `tailcut lab run`")
     if lacking:
         packages = " ".join(sorted({TOOLS[tool] for tool in lacking}))
         problems.append(f"not found: {', '.join(lacking)}: apt-get install {packages}")
