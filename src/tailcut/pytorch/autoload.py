@@ -15,7 +15,7 @@ def autoload() -> None:
         import torch.distributed as dist
 
         if dist.is_available() and "tailcut" not in dist.Backend.backend_list:
-            dist.Backend.register_backend("tailcut", _create, devices=["cpu"])
+            dist.Backend.register_backend("tailcut", _create, extended_api=True, devices=["cpu"])
     except Exception as error:
         import warnings
 
