@@ -16,6 +16,7 @@ import torch
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from tailcut.errors import Misuse
 from tailcut.group import Group
 from tailcut.outcome import Outcome
 from tailcut.pytorch.agreement import agree, give_tags, take_tags
@@ -117,6 +118,9 @@ class Attached:
     def _begin(self, bucket: GradBucket, buffer: torch.Tensor) -> Callable[[], None]:
         """Starts the operation; returns what waits for it. Neither raises: errors come at the end."""
         try:
+            if buffer.is_sparse:
+                what = "the gradient is sparse; only dense ones can be averaged (Embedding(sparse=False))"
+                raise Misuse(what, reason="layout")
             with span("all_reduce"):
                 place = self._buckets.enter(bucket.index(), bucket.parameters(), buffer.numel())
                 work = self.group.all_reduce_async(buffer, "avg", tag=place.tag, timeout=self._timeout)
