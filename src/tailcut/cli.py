@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from tailcut.bench.commands import BENCH_HELP, bench
+from tailcut.bench.commands import BENCH_HELP, REPORT_HELP, bench, report
 
 HELP = """AllReduce that finishes on time: no hangs, the slow rank named, ordinary Ethernet usable.
 
 \b
 Begin with:
   tailcut bench             how it compares with Gloo on this machine, in a minute or two
+  tailcut report            the newest results as a page with figures
   tailcut COMMAND --help    what a command does, with examples
 
 In a program: tailcut.connect(...), or init_process_group("tailcut") in PyTorch.
@@ -47,6 +48,7 @@ def _options(
 
 
 app.command("bench", help=BENCH_HELP)(bench)
+app.command("report", help=REPORT_HELP)(report)
 if importlib.util.find_spec("tailcut.lab.commands") is not None:
     app.add_typer(importlib.import_module("tailcut.lab.commands").app, name="lab")
 

@@ -1,4 +1,4 @@
-"""The subcommand `bench` and its flags."""
+"""The subcommands `bench` and `report` and their flags."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from tailcut.bench import digest, page
 from tailcut.bench.baselines import named
 from tailcut.bench.nccl import parse_size
 from tailcut.bench.report import terminal
-from tailcut.bench.request import Request, default_output, measure
+from tailcut.bench.request import FOLDER, Request, default_output, measure
 from tailcut.bench.team import TeamError
 
 BENCH_HELP = """AllReduce on ranks of this machine: tailcut and other libraries in turns, in one run.
@@ -26,6 +27,18 @@ Examples:
   tailcut bench --schedule auto,ring,transpose      our own schedules side by side
   tailcut bench --against none -d bfloat16 -o avg   alone, another type and reduction
   tailcut report                                    then: the newest results as a page
+"""
+
+REPORT_HELP = """One HTML page from files of results: distributions, ratios, bytes, loss, lag.
+
+The page needs nothing beside it: send it, print it. To be made it needs matplotlib and jinja2:
+pip install 'tailcut[bench]'.
+
+\b
+Examples:
+  tailcut report                                       the newest file in tailcut-results/
+  tailcut report a.jsonl b.jsonl --output both.html    several runs in one page
+  tailcut report a.jsonl --png figures                 each figure also as a PNG in figures/
 """
 
 
@@ -83,3 +96,26 @@ def bench(
         raise typer.Exit(1) from error
     console.print(f"a page of it: tailcut report {where}", highlight=False)
     raise typer.Exit(0 if fine else 1)
+
+
+def report(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="JSON lines of runs [default: the newest in tailcut-results]")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="the page [default: beside the first file]")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="folder for the figures as PNGs")] = None,
+) -> None:
+    console = terminal()
+    paths = files or [path for path in [digest.newest(FOLDER)] if path is not None]
+    if not paths:
+        raise typer.BadParameter(f"no file given, and none in {FOLDER}: run tailcut bench first")
+    try:
+        digests = [digest.digest(path) for path in paths]
+        written = page.write(digests, output or paths[0].with_suffix(".html"), png=png)
+    except (ValueError, page.Missing) as error:
+        console.print(f"[red]{error}[/red]", highlight=False)
+        raise typer.Exit(1) from error
+    for path in written:
+        console.print(f"written: {path}", highlight=False)

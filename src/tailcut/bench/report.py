@@ -58,7 +58,7 @@ def summaries(results: Results, reference: str) -> list[Record]:
             if not rounds:
                 continue
             record = _summary_record(case, contender, rounds, samples)
-            median, tail = (_against(rounds, base, q) for q in (0.5, 0.99))
+            median, tail = (against(rounds, base, q) for q in (0.5, 0.99))
             record |= {"reference": reference, **_interval(median), "p99_ratio": _interval(tail)}
             results.add("summary", **record)
             found.append(record)
@@ -189,7 +189,7 @@ def _summary_record(case: Record, contender: str, rounds: Rounds, samples: list[
     }
 
 
-def _against(rounds: Rounds, base: Rounds, q: float) -> Ratio | None:
+def against(rounds: Rounds, base: Rounds, q: float) -> Ratio | None:
     """The ratio of one quantile; None without common rounds, or where a side has too few samples."""
     counts = [sum(map(len, side.values())) for side in (rounds, base)]
     if not set(rounds) & set(base) or not all(resolvable(count, q) for count in counts):
