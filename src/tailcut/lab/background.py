@@ -64,6 +64,7 @@ class Background:
                 assert process.stdin is not None
                 process.stdin.write(f"{self._begin_ns}\n")
                 process.stdin.flush()
+            time.sleep(HEAD_START_S)
         except BaseException:
             self.close()
             raise

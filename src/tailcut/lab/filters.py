@@ -67,8 +67,9 @@ def _loss(number: int, loss: Loss) -> Iterator[str]:
     for where in _matches(loss):
         if loss.burst_packets <= 1:
             millionths = round(loss.percent * MILLION / 100)
+            chance = f"numgen random mod {MILLION} < {millionths} " if millionths < MILLION else ""
             if millionths:
-                yield f"add rule {CHAIN} {where}numgen random mod {MILLION} < {millionths} {_DROP}"
+                yield f"add rule {CHAIN} {where}{chance}{_DROP}"
             continue
         yield from _bursts(f"bad{number}", where, loss)
 

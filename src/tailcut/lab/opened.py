@@ -20,7 +20,7 @@ from tailcut.lab.background import Background, Reading
 from tailcut.lab.driver import Driver
 from tailcut.lab.faults import Event
 from tailcut.lab.filters import Filters
-from tailcut.lab.hosts import HostCounters, Hosts
+from tailcut.lab.hosts import Hosts
 from tailcut.lab.load import BUSY_SHARE_MAX, Load
 from tailcut.lab.scenario import Port, Scenario
 from tailcut.lab.stragglers import lag_ns
@@ -45,14 +45,21 @@ class CellRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Totals:
+class _Quick:
     at_ns: int
     load: Load
     background: Reading | None
-    cables: list[HostCounters]
+    faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """What takes a command for each host to read."""
+
+    sent_bytes: int
+    queue_drops: int
     drops: dict[str, int]
     oversize: int
-    faults: int
 
 
 class Cell:
@@ -105,41 +112,45 @@ class Lab:
 
     @contextmanager
     def cell(self) -> Iterator[Cell]:
-        cell, before = Cell(), self._totals()
+        """Records what happens in the block; nothing when it fails. Reading the counters takes the processor
+        for some milliseconds, which are not part of the cell."""
+        cell, slow_before = Cell(), self._slow()
+        before = self._quick()
         yield cell
-        cell.close(self._since(before))
+        now = self._quick()
+        cell.close(self._record((before, slow_before), (now, self._slow())))
 
     def _spare(self) -> set[int]:
         return set() if self.background is None else self.background.pids()
 
-    def _totals(self) -> _Totals:
-        return _Totals(
-            at_ns=time.monotonic_ns(),
-            load=load.now(),
-            background=None if self.background is None else self.background.read(),
-            cables=[self.hosts.counters(host) for host in range(self.hosts.n)],
-            drops=self.hosts.drops(),
-            oversize=self.hosts.oversize(),
-            faults=len(self._driver.happened) if self._driver is not None else 0,
-        )
+    def _quick(self) -> _Quick:
+        background = None if self.background is None else self.background.read()
+        happened = len(self._driver.happened) if self._driver is not None else 0
+        return _Quick(time.monotonic_ns(), load.now(), background, happened)
 
-    def _since(self, before: _Totals) -> CellRecord:
-        now = self._totals()
-        busy = now.load.busy_share_since(before.load)
+    def _slow(self) -> _Slow:
+        cables = [self.hosts.counters(host) for host in range(self.hosts.n)]
+        drops = sum(cable.queue_drops_in + cable.queue_drops_out for cable in cables)
+        sent = sum(cable.sent_bytes for cable in cables)
+        return _Slow(sent, drops, self.hosts.drops(), self.hosts.oversize())
+
+    def _record(self, before: tuple[_Quick, _Slow], now: tuple[_Quick, _Slow]) -> CellRecord:
+        (quick_before, slow_before), (quick, slow) = before, now
         mbit, on_share = None, 0.0
-        if now.background is not None and before.background is not None:
-            on_share = now.background.on_share_since(before.background)
-            mbit = now.background.mbit_since(before.background) if on_share else None
-        happened = self._driver.happened[before.faults :] if self._driver is not None else []
-        oversize = now.oversize - before.oversize
+        if quick.background is not None and quick_before.background is not None:
+            on_share = quick.background.on_share_since(quick_before.background)
+            mbit = quick.background.mbit_since(quick_before.background) if on_share else None
+        happened = self._driver.happened[quick_before.faults : quick.faults] if self._driver else []
+        busy = quick.load.busy_share_since(quick_before.load)
+        oversize = slow.oversize - slow_before.oversize
         return CellRecord(
-            seconds=(now.at_ns - before.at_ns) * 1e-9,
+            seconds=(quick.at_ns - quick_before.at_ns) * 1e-9,
             busy_share=busy,
             background_mbit=mbit,
             background_on_share=on_share,
-            sent_bytes=_sum(now.cables, "sent_bytes") - _sum(before.cables, "sent_bytes"),
-            queue_drops=_queue_drops(now.cables) - _queue_drops(before.cables),
-            drops={name: count - before.drops[name] for name, count in now.drops.items()},
+            sent_bytes=slow.sent_bytes - slow_before.sent_bytes,
+            queue_drops=slow.queue_drops - slow_before.queue_drops,
+            drops={name: count - slow_before.drops[name] for name, count in slow.drops.items()},
             oversize=oversize,
             faults=tuple(map(str, happened)),
             verdict=verdict(busy, oversize),
@@ -198,11 +209,3 @@ def _hosts(scene: Scenario, seed: int) -> Hosts:
         delay=scene.delay,
         seed=seed,
     )
-
-
-def _sum(cables: list[HostCounters], name: str) -> int:
-    return sum(getattr(cable, name) for cable in cables)
-
-
-def _queue_drops(cables: list[HostCounters]) -> int:
-    return _sum(cables, "queue_drops_out") + _sum(cables, "queue_drops_in")

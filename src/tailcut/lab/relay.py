@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import heapq
+import math
 import os
 import random
 import select
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tailcut.lab.timers import precise_timers
+from tailcut.lab.timers import precise_timers, prompt_process
 
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0  # linux/if_tun.h
 IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x2, 0x1000, 0x4000
@@ -30,7 +31,10 @@ PATH = slice(VNET_BYTES, VNET_BYTES + 12)  # both MAC addresses: who to whom
 PACKET_BYTES_MAX = 65_600 + VNET_BYTES
 BATCH = 64  # packets read before the next look at those that are due
 QUEUE_PACKETS_MAX = 200_000  # 50 ms at 40 Gbit/s; beyond it the relay drops, as any queue does
-EARLY_NS = 15_000  # the write itself and the bridge take about so long
+JITTER_MEMORY_NS = 20_000_000  # after so long a path's delay has forgotten what it was
+REST_NS = 70_000  # what one way takes beside the relay: the sender's and the receiver's wake-up, two cables
+EARLY_NS_MAX = 400_000
+EARLY_GAIN = 0.02  # how fast the relay learns how late it wakes up on this machine
 
 
 def tap(name: str) -> int:
@@ -46,7 +50,11 @@ def tap(name: str) -> int:
 
 
 class Course:
-    """When each packet may arrive: pure, time and randomness are passed in."""
+    """When each packet may arrive: pure, time and randomness are passed in.
+
+    The delay of a path wanders about its mean (Ornstein and Uhlenbeck): packets close together have about
+    the same. Independent jitter would hold everyone back behind the unluckiest, and let them go in clumps.
+    """
 
     def __init__(
         self, delay_ns: int, jitter_ns: int, reorder_share: float, reorder_ns: int, rng: random.Random
@@ -54,14 +62,16 @@ class Course:
         self._delay_ns, self._jitter_ns = delay_ns, jitter_ns
         self._reorder_share, self._reorder_ns = reorder_share, reorder_ns
         self._rng = rng
-        self._last_ns: dict[bytes, int] = {}
+        self._paths: dict[bytes, tuple[int, float, int]] = {}  # last packet: when, its jitter, when due
 
     def due_ns(self, path: bytes, now_ns: int) -> int:
         due = now_ns + self._delay_ns
         if self._jitter_ns:
-            due = max(now_ns, due + round(self._rng.gauss(0, self._jitter_ns)))
-            due = max(due, self._last_ns.get(path, 0))  # no packet overtakes another by jitter alone
-            self._last_ns[path] = due
+            last_ns, jitter, last_due = self._paths.get(path, (0, 0.0, 0))
+            memory = math.exp((last_ns - now_ns) / JITTER_MEMORY_NS)
+            jitter = memory * jitter + math.sqrt(1 - memory**2) * self._rng.gauss(0, self._jitter_ns)
+            due = max(now_ns, due + round(jitter), last_due)  # none overtakes another by jitter alone
+            self._paths[path] = (now_ns, jitter, due)
         if self._reorder_share and self._rng.random() < self._reorder_share:
             due += self._reorder_ns
         return due
@@ -70,12 +80,14 @@ class Course:
 def pass_on(source: int, target: int, course: Course) -> None:
     """Runs until the process is ended."""
     queue: list[tuple[int, int, bytes]] = []
-    serial = 0
+    serial, early_ns = 0, REST_NS
     while True:
-        now = time.monotonic_ns()
-        while queue and queue[0][0] <= now + EARLY_NS:
-            _write(target, heapq.heappop(queue)[2])
-        wait = (queue[0][0] - EARLY_NS - time.monotonic_ns()) * 1e-9 if queue else 60.0
+        while queue and queue[0][0] - early_ns <= (now := time.monotonic_ns()):
+            due_ns, _, packet = heapq.heappop(queue)
+            _write(target, packet)
+            error_ns = now + REST_NS - due_ns  # on the way by so much later than wanted
+            early_ns = min(EARLY_NS_MAX, max(0, early_ns + round(EARLY_GAIN * error_ns)))
+        wait = (queue[0][0] - early_ns - time.monotonic_ns()) * 1e-9 if queue else 60.0
         if not select.select([source], [], [], max(0.0, wait))[0]:
             continue
         now = time.monotonic_ns()
@@ -113,6 +125,7 @@ def main(words: list[str]) -> None:
     )
     source, target = tap(words[0]), tap(words[1])
     precise_timers()
+    prompt_process()  # it stands for a cable, which does not wait for a core
     print("ready", flush=True)
     pass_on(source, target, course)
 
