@@ -5,6 +5,7 @@ array is its gradient, and the averaged gradient is what all_reduce must give. W
 backward with BUCKETS buckets, and copying the gradients back: the same for every door.
 
 TAILCUT_TEST_DOOR chooses it: gloo (DDP's own), hook (tailcut.attach on Gloo), backend (backend tailcut).
+Variant `timed` of the hook counts how long it keeps the training thread.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stopwatch import Stopwatch
 from torch.nn.parallel import DistributedDataParallel
 
 import tailcut
@@ -53,12 +55,11 @@ class Ddp:
             world_size=self.size,
             timeout=TIMEOUT,
         )
-        self._group = (
-            form_group(config=tailcut.Config(socket_ifname=f"={meeting.interface}"))
-            if self._door == "hook"
-            else None
-        )
-        self._models: dict[int, DistributedDataParallel] = {}
+        # The one for `timed` is apart: its channel is watched.
+        config = tailcut.Config(socket_ifname=f"={meeting.interface}")
+        self._groups = [form_group(config=config) for _ in range(2)] if self._door == "hook" else []
+        self._models: dict[tuple[int, str], DistributedDataParallel] = {}
+        self._watches = [Stopwatch(group) for group in self._groups[1:]]
 
     def barrier(self) -> None:
         dist.barrier()
@@ -66,7 +67,7 @@ class Ddp:
     def all_reduce(self, array: Any, op: str, variant: str) -> str:
         if op != "avg":
             raise ValueError("DDP averages")
-        model = self._models.get(array.size) or self._model(array.size)
+        model = self._models.get((array.size, variant)) or self._model(array.size, variant)
         model.zero_grad()
         gradient = torch.from_numpy(array)
         model(gradient).backward()
@@ -74,24 +75,28 @@ class Ddp:
             part.copy_(piece.grad)
         return ""
 
-    def _model(self, elements: int) -> DistributedDataParallel:
+    def _model(self, elements: int, variant: str) -> DistributedDataParallel:
         """A bucket for every piece: each is as large as the limit."""
         model = DistributedDataParallel(Pieces(elements), bucket_cap_mb=elements * 4 / BUCKETS / 2**20)
-        if self._group is not None:
-            tailcut.attach(model, group=self._group)
-        self._models[elements] = model
+        if self._door == "hook":
+            timed = variant == "timed"
+            attached = tailcut.attach(model, group=self._groups[timed])
+            if timed:
+                self._watches[0].watch(attached)
+        self._models[elements, variant] = model
         return model
 
     def start(self, array: Any, tag: int) -> Callable[[], None]:
         raise NotImplementedError("a step of DDP cannot run in the background")
 
     def counters(self) -> dict[str, int]:
-        return {}
+        names = ("buckets", "hook_ns", "native_ns")
+        return {name: sum(getattr(watch, name) for watch in self._watches) for name in names}
 
     def close(self) -> None:
         self._models.clear()
-        if self._group is not None:
-            self._group.close()
+        for group in self._groups:
+            group.close()
         dist.destroy_process_group()
 
 

@@ -17,6 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -76,6 +77,18 @@ def own_group(place: Place, group: tailcut.Group) -> Found:
         train(place, model)
         about = found(model, attached)
     assert attached.group.closed and not group.closed
+    return about
+
+
+def on_our_backend(place: Place, group: tailcut.Group) -> Found:
+    """The process group is tailcut's: no second group is formed."""
+    process_group = dist.new_group(backend="tailcut")
+    model = ddp(training.net(), process_group=process_group)
+    with tailcut.attach(model) as attached:
+        assert attached.group is process_group.group
+        train(place, model)
+        about = found(model, attached)
+    assert not attached.group.closed
     return about
 
 
@@ -211,6 +224,7 @@ CASES: dict[str, Callable[..., Found]] = {
     "bucket_views": bucket_views,
     "views_and_static": views_and_static,
     "own_group": own_group,
+    "on_our_backend": on_our_backend,
     "unused": unused,
     "accumulated": accumulated,
     "half": half,
@@ -273,6 +287,7 @@ def alone(size: int, kind: str = "net") -> list[list[float]]:
         "bucket_views",
         "views_and_static",
         "own_group",
+        "on_our_backend",
         "later",
         "reentrant",
         "waited_for",

@@ -103,5 +103,5 @@ reduce_bucket.__annotations__.clear()
 
 def _group_of(process_group: dist.ProcessGroup) -> Group | None:
     """The group of ours that a process group of backend tailcut runs on."""
-    group = getattr(process_group, "tailcut_group", None)
+    group = getattr(process_group, "group", None)
     return group if isinstance(group, Group) else None
