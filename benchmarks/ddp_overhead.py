@@ -38,8 +38,9 @@ NOTES = [
     "does almost nothing else. The slowest rank counts; all gradients are compared with the right ones.",
     "`ddp-gloo` is DDP as it comes, `hook` is tailcut.attach on it, `backend` is DDP on the backend tailcut. "
     "`hook-timed` is the hook with a stopwatch inside, for the last table only.",
-    "Outside native code: the training thread's processor time from DDP's call of the hook to its return, and "
-    "from the end of backward until all futures are complete, without what the native module took; the stopwatch itself is in it, about 2 us.",
+    "Outside native code: the training thread's processor time from DDP's call of the hook to its return, "
+    "and from the end of backward until all futures are complete, without what the native module took; the "
+    "stopwatch itself is in it, about 2 us.",
 ]
 
 
