@@ -15,7 +15,7 @@ BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.tom
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup build test demo lint format sanitize fuzz bench soak faults clean
+.PHONY: help setup build test demo hello lint format sanitize fuzz bench soak faults clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -49,7 +49,10 @@ build: setup  ## compile what changed and put it into .venv
 test: build lint  ## linters, types, all tests
 	$(BIN)/python -m pytest -q
 
-demo: build  ## a first AllReduce on four ranks of this machine
+demo: build  ## train a small GPT on Gloo, then on tailcut, and compare (2 to 3 minutes)
+	$(BIN)/python examples/demo.py
+
+hello: build  ## a first AllReduce on four ranks of this machine, values checked (seconds)
 	$(BIN)/python examples/first_allreduce.py
 
 lint: setup  ## ruff and mypy --strict

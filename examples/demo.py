@@ -29,6 +29,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from tailcut.bench import page
+from tailcut.bench.digest import digest
 from tailcut.bench.figures import quantile
 from tailcut.bench.report import Sheet, show, summaries, terminal
 from tailcut.bench.request import default_output
@@ -38,12 +40,13 @@ from tailcut.lab import Hosts, missing_tools, processes
 
 SCRIPT = Path(__file__).with_name("train_gpt.py")
 BACKENDS = ("gloo", "tailcut")
-RANKS = 4
 PORT = 29_400  # in the lab every port is free
 PATIENCE_S = 240  # for one training, its start included
 STEP, REDUCING = "training step", "AllReduce in a step"
 LAST = 10  # steps whose losses are averaged: one batch's loss is noise
+OTHERS_MAX = 0.15  # of all cores; with more, it is luck that is compared
 LOSSES_EQUAL = 0.02  # the libraries add in different orders, and training carries the last digits on
+TICKS = os.sysconf("SC_CLK_TCK")  # a second
 SAID = re.compile(r"step (\d+)/\d+ loss (\S+)")
 
 
@@ -54,6 +57,7 @@ class Training:
     ranks: list[Record]  # as train_gpt.py wrote them, in rank order
     wire: Wire
     idle_share: float  # of all cores
+    others_share: float  # of all cores: what programs that are not ours took
     seconds: float  # from start to end of the processes
 
     def slowest(self, name: str) -> list[int]:
@@ -67,14 +71,16 @@ class Training:
 
     def loss(self) -> list[float]:
         """Per step, the mean over the ranks."""
-        return [sum(column) / RANKS for column in zip(*(rank["loss"] for rank in self.ranks), strict=True)]
+        return [
+            sum(column) / len(column) for column in zip(*(rank["loss"] for rank in self.ranks), strict=True)
+        ]
 
 
 class Place:
     """Where the ranks run: hosts of the lab, or this machine."""
 
-    def __init__(self, hosts: Hosts | None) -> None:
-        self.hosts = hosts
+    def __init__(self, ranks: int, hosts: Hosts | None = None) -> None:
+        self.ranks, self.hosts = ranks, hosts
 
     def start(self, rank: int, argv: list[str], port: int, log: Any) -> subprocess.Popen[Any]:
         interface, address = ("eth0", self.hosts.address(0)) if self.hosts else ("lo", "127.0.0.1")
@@ -82,7 +88,7 @@ class Place:
             **os.environ,
             **ONE_THREAD,
             "RANK": str(rank),
-            "WORLD_SIZE": str(RANKS),
+            "WORLD_SIZE": str(self.ranks),
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": interface,
@@ -102,7 +108,7 @@ class Place:
     def wire(self) -> Wire:
         if self.hosts is None:
             return Wire(loopback_bytes())
-        cables = [self.hosts.counters(host) for host in range(RANKS)]
+        cables = [self.hosts.counters(host) for host in range(self.ranks)]
         drops = sum(cable.queue_drops_in + cable.queue_drops_out for cable in cables)
         return Wire(sum(cable.sent_bytes for cable in cables), drops, self.hosts.lost())
 
@@ -112,13 +118,14 @@ def train(place: Place, backend: str, steps: int, seed: int, progress: Progress)
     task = progress.add_task(f"{backend}: starting", total=steps)
     port = place.free_port(BACKENDS.index(backend))
     before, busy, idle, begin = place.wire(), *processor_times(), time.monotonic()
+    others = others_ticks()
     with tempfile.TemporaryDirectory(prefix="tailcut-demo-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         argv = [sys.executable, str(SCRIPT), "--backend", backend, "--steps", str(steps)]
         argv += ["--seed", str(seed), "--record", str(folder)]
         ranks: list[subprocess.Popen[Any]] = []
         stack.callback(processes.end, ranks)
-        for rank in range(RANKS):
+        for rank in range(place.ranks):
             with (folder / f"{rank}.log").open("wb") as log:
                 ranks.append(place.start(rank, argv, port, log))
         while any(process.poll() is None for process in ranks):
@@ -133,11 +140,25 @@ def train(place: Place, backend: str, steps: int, seed: int, progress: Progress)
         if any(process.poll() != 0 for process in ranks):
             sys.exit(complaint(backend, ranks, folder))
         progress.update(task, completed=steps)
-        records = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+        records = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(place.ranks)]
     seconds, wire = time.monotonic() - begin, place.wire().since(before)
     busy_after, idle_after = processor_times()
-    share = (idle_after - idle) / max(1, busy_after - busy + idle_after - idle)
-    return Training(records, wire, share, seconds)
+    ticks = max(1, busy_after - busy + idle_after - idle)
+    others = max(0.0, others_ticks() - others)
+    return Training(records, wire, (idle_after - idle) / ticks, others / ticks, seconds)
+
+
+def others_ticks() -> float:
+    """What other programs have had of all cores since boot, plus a constant, while no child of ours lives.
+
+    Without interrupts: those are the kernel's work for the packets of the lab. With what the hypervisor gave
+    to other machines.
+    """
+    numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, steal = *numbers[:3], numbers[7]
+    times = os.times()
+    own = times.children_user + times.children_system + times.user + times.system
+    return user + nice + system + steal - own * TICKS
 
 
 def complaint(backend: str, ranks: list[subprocess.Popen[Any]], folder: Path) -> str:
@@ -160,7 +181,13 @@ def record(results: Results, backend: str, training: Training) -> None:
     results.add(
         "samples", case=REDUCING, durations_ns=training.slowest("reducing_ns"), lags_ns=lags, **common
     )
-    results.add("training", contender=backend, loss=training.loss(), seconds=training.seconds)
+    results.add(
+        "training",
+        contender=backend,
+        loss=training.loss(),
+        seconds=training.seconds,
+        others_share=training.others_share,
+    )
 
 
 def table(found: dict[str, Training]) -> Sheet:
@@ -184,6 +211,7 @@ def figures(training: Training) -> dict[str, str]:
         f"loss, mean of the last {len(last)} steps": f"{sum(last) / len(last):.4f}",
         "parameters equal on all ranks": "yes" if agreed else "NO",
         "processors idle": f"{training.idle_share:.0%}",
+        "processors busy with other programs": f"{training.others_share:.0%}",
     }
 
 
@@ -196,30 +224,42 @@ def verdict(found: dict[str, Training]) -> Iterator[str]:
     apart = max(abs(a / b - 1) for a, b in zip(*(one.loss() for one in found.values()), strict=True))
     word = "equal" if apart <= LOSSES_EQUAL else "DIFFERENT"
     yield f"The losses are {word}: at most {apart:.2%} apart in any step (the libraries add in other orders)."
-    if all(training.idle_share < 0.1 for training in found.values()):
+    if max(training.others_share for training in found.values()) > OTHERS_MAX:
+        yield "Other programs took much of the processors: repeat this when the machine is idle."
+    elif all(training.idle_share < 0.1 for training in found.values()):
         yield "The processors were busy nearly all the time: they, and not the network, set the pace."
     yield "One run each: a demonstration. `tailcut bench` takes turns and says how sure its figures are."
 
 
 @contextlib.contextmanager
-def placed(network: str, rate: float, loss: float, console: Console) -> Iterator[Place]:
+def placed(network: str, ranks: int, rate: float, loss: float, console: Console) -> Iterator[Place]:
     why_not = missing_tools()
     if network == "lab" and why_not:
         sys.exit(f"the lab does not work here: {why_not}")
     if network == "loopback" or why_not:
         reason = f" (no lab here: {why_not})" if network != "loopback" else ""
-        console.print(f"{RANKS} ranks over loopback{reason}", highlight=False)
-        yield Place(None)
+        console.print(f"{ranks} ranks over loopback{reason}", highlight=False)
+        yield Place(ranks)
         return
-    with Hosts(RANKS, rate_mbit=rate, loss_percent=loss) as hosts:
+    with Hosts(ranks, rate_mbit=rate, loss_percent=loss) as hosts:
         cables = f"cables of {rate:g} Mbit/s, {loss:g} % of all packets lost"
-        console.print(f"{RANKS} ranks, each on a host of its own in the lab: {cables}", highlight=False)
-        yield Place(hosts)
+        console.print(f"{ranks} ranks, each on a host of its own in the lab: {cables}", highlight=False)
+        yield Place(ranks, hosts)
+
+
+def show_report(path: Path, console: Console) -> None:
+    """The page, where what it is made with is installed."""
+    try:
+        page.write([digest(path)], path.with_suffix(".html"))
+        console.print(f"samples: {path}, report: {path.with_suffix('.html')}", highlight=False)
+    except page.Missing as missing:
+        console.print(f"samples: {path}; no report: {missing}", highlight=False)
 
 
 def main(
     network: Annotated[str, typer.Option(help="auto, lab or loopback")] = "auto",
     steps: Annotated[int, typer.Option(help="of each training")] = 100,
+    ranks: Annotated[int, typer.Option(help="processes, each a worker of the training")] = 4,
     rate: Annotated[float, typer.Option(help="Mbit/s of each cable in the lab")] = 250.0,
     loss: Annotated[float, typer.Option(help="per cent of the packets lost in the lab")] = 1.0,
     seed: Annotated[int, typer.Option(help="of weights and batches")] = 1,
@@ -233,19 +273,19 @@ def main(
     settings = {"network": network, "steps": steps, "rate_mbit": rate, "loss_percent": loss, "seed": seed}
     found: dict[str, Training] = {}
     with Results(path, "demo", settings) as results:
-        with placed(network, rate, loss, console) as place, Progress(console=console) as progress:
+        with placed(network, ranks, rate, loss, console) as place, Progress(console=console) as progress:
             for backend in BACKENDS:
                 found[backend] = train(place, backend, steps, seed, progress)
         elements = found["gloo"].ranks[0]["parameters"]
         for case in (STEP, REDUCING):
-            results.add("case", name=case, ranks=RANKS, elements=elements, iterations=steps, warmup=0)
+            results.add("case", name=case, ranks=ranks, elements=elements, iterations=steps, warmup=0)
         for backend, training in found.items():
             record(results, backend, training)
         summaries(results, "gloo")
     show(table(found), console)
     for sentence in verdict(found):
         console.print(f"- {sentence}", highlight=False)
-    console.print(f"samples: {path}", highlight=False)
+    show_report(path, console)
 
 
 if __name__ == "__main__":

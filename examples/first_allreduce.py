@@ -1,6 +1,6 @@
 """A first AllReduce: four ranks on this machine, several sizes, values checked against numpy.
 
-    make demo
+    make hello
     python examples/first_allreduce.py --ranks 2 --repeat 500
 
 Each rank is a process of its own, as in real training. An operation's time is that of its slowest rank.

@@ -40,6 +40,7 @@ has_cxx()     { echo '#include <compare>
 int main() { return (1 <=> 1) != 0; }' | "$cxx" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null; }
 has_nft()     { PATH=$PATH:/usr/sbin:/sbin command -v nft >/dev/null; }
 has_ip()      { PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; }
+has_browser() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null; }
 has_ethtool() { PATH=$PATH:/usr/sbin:/sbin command -v ethtool >/dev/null; }
 
 need has_python  python3      "Python 3.10 or newer (PYTHON=$python)"
@@ -50,3 +51,4 @@ lab="tests and benchmarks in network namespaces are skipped"
 want has_ip      iproute2 "ip"      "$lab"
 want has_nft     nftables "nft"     "$lab"
 want has_ethtool ethtool  "ethtool" "$lab"
+want has_browser chromium "chromium" "the test that opens a report in a browser is skipped"

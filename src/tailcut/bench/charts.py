@@ -35,8 +35,10 @@ STYLE = {
     "ytick.color": SOFT,
     "legend.frameon": False,
     "figure.facecolor": "white",
+    "text.parse_math": False,  # names come from files: a $ is a $
     "svg.fonttype": "none",  # text stays text: it can be searched, selected and tested
 }
+SHORT = 8  # the largest over the smallest of a logarithmic axis that needs more than 1, 2 and 5
 Draw = Callable[[Digest], Any]
 
 
@@ -93,17 +95,23 @@ def ratios(digest: Digest) -> Any:
         return None
     figure, axes = _figure(2, 2, 0.9 + 0.27 * len(compared))
     for axis, name, q in zip(axes, ("median_ratio", "tail_ratio"), ("p50", "p99"), strict=True):
+        drawn = 0
         for place, cell in enumerate(reversed(compared)):
             ratio = getattr(cell, name)
             if ratio is None:
                 continue
+            drawn += 1
             colour = colours(digest)[cell.contender]
             if not math.isnan(ratio.low):
                 axis.plot([ratio.low, ratio.high], [place, place], color=colour, linewidth=3.4, alpha=0.45)
             axis.plot(ratio.value, place, "o", color=colour, markersize=5.5)
         axis.axvline(1, color=INK, linewidth=1)
         axis.set(title=f"{q} over {digest.reference}'s", xscale="log", ylim=(-0.6, len(compared) - 0.4))
-        _plain(axis.xaxis)
+        if drawn:
+            _plain(axis.xaxis)
+        else:
+            axis.text(0.5, 0.5, "too few operations", ha="center", transform=axis.transAxes, color=SOFT)
+            axis.set_xticks([])
     labels = [f"{cell.case} · {cell.contender}" for cell in reversed(compared)]
     axes[0].set_yticks(range(len(compared)), labels)
     axes[1].set_yticks(range(len(compared)), [""] * len(compared))
@@ -135,16 +143,11 @@ def loss(digest: Digest) -> Any:
             range(len(cells)), shown, color=[colours(digest)[cell.contender] for cell in cells], height=0.62
         )
         for place, value in enumerate(values):
-            axis.text(
-                shown[place],
-                place,
-                " —" if value is None else f" {value}",
-                va="center",
-                fontsize=8,
-                color=SOFT,
-            )
+            _label(axis, shown[place], place, "—" if value is None else str(value))
         axis.set(title=title, ylim=(-0.6, len(cells) - 0.4))
-        axis.margins(x=0.2)
+        axis.set_xlim(0, max(shown) * 1.25 or 1)
+        if not any(shown):
+            axis.set_xticks([])
     axes[0].set_yticks(range(len(cells)), [f"{cell.case} · {cell.contender}" for cell in cells])
     for axis in axes[1:]:
         axis.set_yticks(range(len(cells)), [""] * len(cells))
@@ -213,18 +216,24 @@ def _bars(digest: Digest, value: Callable[[Cell], float], limit: Callable[[Cell]
     for place, cell in enumerate(cells):
         axis.barh(place, value(cell), color=colours(digest)[cell.contender], height=0.62, alpha=0.85)
         axis.plot([limit(cell)] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=1.6)
-        axis.text(
-            max(value(cell), limit(cell)), place, f"  {value(cell):.2f}", va="center", fontsize=8, color=SOFT
-        )
+        _label(axis, max(value(cell), limit(cell)), place, f"{value(cell):.2f}")
     axis.set_yticks(range(len(cells)), [f"{cell.case} · {cell.contender}" for cell in cells])
     axis.set(xlabel=label, ylim=(-0.6, len(cells) - 0.4))
     axis.margins(x=0.08)
     return figure
 
 
+def _label(axis: Any, x: float, place: int, text: str) -> None:
+    """A number a little to the right of a bar's end."""
+    offset = {"xytext": (4, 0), "textcoords": "offset points"}
+    axis.annotate(text, (x, place), va="center", fontsize=8, color=SOFT, **offset)
+
+
 def _plain(axis: Any) -> None:
-    """Numbers instead of powers of ten on a logarithmic axis."""
+    """Numbers instead of powers of ten on a logarithmic axis, and enough of them on a short one."""
     ticker = importlib.import_module("matplotlib.ticker")
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5), numticks=12))
+    low, high = axis.get_view_interval()
+    wide = high / low > SHORT
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5), numticks=12) if wide else ticker.MaxNLocator(6))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, place: f"{value:g}"))
     axis.set_minor_formatter(ticker.NullFormatter())

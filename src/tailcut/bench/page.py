@@ -18,12 +18,13 @@ from tailcut.bench.results import Record, circumstances
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PNG_DPI = 160
+OTHERS_MAX = 0.15  # of all cores: what other programs may take before the page says so
 # What stands above each figure.
 CAPTIONS = {
     "latencies": (
         "How long an operation takes",
         "The share of all operations that were done within a time; the slowest rank counts. A steep line is "
-        "a steady library, a line that bends to the right at the top is a tail. The dot is the slowest of all.",
+        "a steady library, one that bends to the right at the top has a tail. The dot is the slowest of all.",
     ),
     "ratios": (
         "Beside the reference",
@@ -79,7 +80,7 @@ def write(digests: Sequence[Digest], output: Path, *, png: Path | None = None) -
     )
     environment.filters["ms"] = _ms
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    data = json.dumps([_data(digest) for digest in digests]).replace("</", "<\\/")
+    data = json.dumps([_data(digest) for digest in digests]).replace("<", "\\u003c")
     page = template.render(sections=sections, made=circumstances(), data=data, quantiles=QUANTILES)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page, encoding="utf-8")
@@ -119,6 +120,8 @@ def _section(digest: Digest, pictures: list[Picture]) -> Record:
         warnings.append(
             "The processors were busy all the time in some cases: they, not the network, were the limit."
         )
+    if max((training.get("others_share", 0) for training in digest.trainings), default=0) > OTHERS_MAX:
+        warnings.append("Other programs took much of the processors meanwhile.")
     if run["settings"].get("quick"):
         warnings.append("A quick try: no evidence.")
     groups = [(case, digest.of(case)) for case in digest.cases]
