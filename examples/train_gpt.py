@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 4 examples/train_gpt.py --backend gloo
     torchrun --standalone --nproc-per-node 4 examples/train_gpt.py --backend tailcut
-    make demo                           both, one after the other, compared
+    python examples/demo.py             both, one after the other, compared
 
 Nothing but the name of the backend differs between the two. Bytes are the tokens, 1.3 million parameters,
 one thread for each rank; the same seed gives the same batches. --record FOLDER keeps what each rank measured.

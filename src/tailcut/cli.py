@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from tailcut.bench.commands import BENCH_HELP, REPORT_HELP, bench, report
+from tailcut.lab.commands import app as lab
 
 HELP = """AllReduce that finishes on time: no hangs, the slow rank named, ordinary Ethernet usable.
 
 \b
 Begin with:
   tailcut bench             how it compares with Gloo on this machine, in a minute or two
+  tailcut lab list          networks with bad days, on this machine
   tailcut report            the newest results as a page with figures
   tailcut COMMAND --help    what a command does, with examples
 
@@ -49,8 +49,7 @@ def _options(
 
 app.command("bench", help=BENCH_HELP)(bench)
 app.command("report", help=REPORT_HELP)(report)
-if importlib.util.find_spec("tailcut.lab.commands") is not None:
-    app.add_typer(importlib.import_module("tailcut.lab.commands").app, name="lab")
+app.add_typer(lab, name="lab")
 
 
 def main() -> None:
