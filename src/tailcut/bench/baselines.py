@@ -31,6 +31,11 @@ def gloo(congestion: str = "") -> Peer:
     return Peer(name, HERE / "peers/gloo.py", congestion=congestion)
 
 
+def tar_tcp() -> Peer:
+    """The paper's baseline: our own transpose Plan over Gloo's send and receive."""
+    return Peer("tar-tcp", HERE / "peers/tar.py", dtypes=MPI_DTYPES)
+
+
 def tailcut() -> Peer:
     return Peer("tailcut", HERE / "peers/own.py")
 
@@ -54,6 +59,7 @@ def mpich() -> Peer:
 
 PEERS: dict[str, Callable[[], Peer]] = {
     "gloo": gloo,
+    "tar-tcp": tar_tcp,
     "intel-mpi": intel_mpi,
     "openmpi": openmpi,
     "mpich": mpich,
@@ -85,7 +91,7 @@ def missing(names: list[str]) -> dict[str, str]:
     for name in names:
         if name in MPI_PACKAGES and not (FOLDER / name / "bin/mpiexec").exists():
             lacking[name] = INSTALL_MPI
-        elif name == "gloo" and importlib.util.find_spec("torch") is None:
+        elif name in ("gloo", "tar-tcp") and importlib.util.find_spec("torch") is None:
             lacking[name] = INSTALL_TORCH
     return lacking
 

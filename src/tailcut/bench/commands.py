@@ -13,6 +13,9 @@ from tailcut.bench.nccl import parse_size
 from tailcut.bench.report import terminal
 from tailcut.bench.request import FOLDER, Request, default_output, measure
 from tailcut.bench.team import TeamError
+from tailcut.lab import LabError, open_scenario, privileges, scenario
+
+RANKS = 4  # two cores measure no more
 
 BENCH_HELP = """AllReduce on ranks of this machine: tailcut and other libraries in turns, in one run.
 
@@ -25,6 +28,7 @@ Examples:
   tailcut bench -b 1M -e 64M -f 2 -n 50 -g 2        other sizes, 50 operations a round, 2 ranks
   tailcut bench --against gloo,mpich,openmpi        MPIs too (once: python -m tailcut.bench.baselines)
   tailcut bench --schedule auto,ring,transpose      our own schedules side by side
+  tailcut bench --lab lossy-1 --against gloo,tar-tcp   between hosts of a lab that lose 1 % of the packets
   tailcut bench --against none -d bfloat16 -o avg   alone, another type and reduction
   tailcut report                                    then: the newest results as a page
 """
@@ -53,17 +57,24 @@ def bench(
         int, typer.Option("-w", "--warmup", help="operations before them that do not count")
     ] = 5,
     rounds: Annotated[int, typer.Option(help="turns of every library; below 5 nothing is conclusive")] = 10,
-    ranks: Annotated[int, typer.Option("-g", "--ranks", help="processes on this machine")] = 4,
+    ranks: Annotated[
+        int | None,
+        typer.Option("-g", "--ranks", help="processes on this machine [default: 4, or the scenario's hosts]"),
+    ] = None,
     dtype: Annotated[
         str,
         typer.Option("-d", "--dtype", help="float32, float64, float16, bfloat16, int32, int64 or uint8"),
     ] = "float32",
     op: Annotated[str, typer.Option("-o", "--op", help="sum, avg, min, max or prod")] = "sum",
     against: Annotated[
-        str, typer.Option(help="peers: gloo, intel-mpi, openmpi, mpich, with commas; or none")
+        str, typer.Option(help="peers: gloo, tar-tcp, intel-mpi, openmpi, mpich, with commas; or none")
     ] = "gloo",
     schedule: Annotated[str, typer.Option(help="auto, small, ring, transpose, with commas")] = "auto",
-    seed: Annotated[int, typer.Option(help="of the order of turns")] = 1,
+    lab: Annotated[
+        str,
+        typer.Option(metavar="SCENARIO", help="one rank a host in a network of the lab (tailcut lab list)"),
+    ] = "",
+    seed: Annotated[int, typer.Option(help="of the order of turns, and of what is random in the lab")] = 1,
     output: Annotated[
         Path | None, typer.Option(help="JSON lines; the table goes beside it [default: a new file]")
     ] = None,
@@ -71,6 +82,7 @@ def bench(
     console = terminal()
     names = () if against.strip().lower() in ("none", "") else tuple(named(against))
     try:
+        scene = scenario.load(lab, hosts=ranks) if lab else None
         request = Request(
             begin=parse_size(begin),
             end=parse_size(end),
@@ -78,20 +90,26 @@ def bench(
             iterations=iterations,
             warmup=warmup,
             rounds=rounds,
-            ranks=ranks,
+            ranks=ranks if ranks is not None else scene.hosts if scene is not None else RANKS,
             dtype=dtype,
             op=op,
             schedules=tuple(name.strip() for name in schedule.split(",") if name.strip()),
             against=tuple(name for name in names if name != "tailcut"),
             seed=seed,
+            lab=lab,
         )
         request.check()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     where = output or default_output("bench")
     try:
-        fine = measure(request, where, console)
-    except TeamError as error:
+        if scene is None:
+            fine = measure(request, where, console)
+        else:
+            privileges.become_able()
+            with open_scenario(scene, seed=seed) as opened:
+                fine = measure(request, where, console, opened)
+    except (TeamError, LabError) as error:
         console.print(f"[red]{error}[/red]", highlight=False)
         raise typer.Exit(1) from error
     console.print(f"a page of it: tailcut report {where}", highlight=False)

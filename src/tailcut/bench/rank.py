@@ -33,6 +33,7 @@ def measure(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]
     oracle = Oracle(communicator.rank, communicator.size, elements, order["seed"], dtype, op)
     array = np.empty(elements, dtype=numpy_dtype(dtype))
     starts, ends, said = [], [], ""
+    lags = order.get("lags_ns")  # per operation and rank: the lab's stragglers
     wrong: Wrong | None = None
     before = communicator.counters()
     gc.collect()
@@ -41,6 +42,8 @@ def measure(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]
         for operation in range(warmup + order["iterations"]):
             oracle.fill(array, operation)
             communicator.barrier()
+            if lags:
+                _be_late(lags[operation][communicator.rank])
             start = time.monotonic_ns()
             said = communicator.all_reduce(array, op, variant)
             end = time.monotonic_ns()
@@ -89,6 +92,11 @@ def stream(communicator: Communicator, order: dict[str, Any]) -> dict[str, Any]:
         spare.append(array)
     counted = _since(before, communicator.counters())
     return {"begin_ns": begin, "ends_ns": ends, "counters": counted, **_told(wrong)}
+
+
+def _be_late(lag_ns: int) -> None:
+    if lag_ns:
+        time.sleep(lag_ns * 1e-9)
 
 
 def _told(wrong: Wrong | None) -> dict[str, Any]:

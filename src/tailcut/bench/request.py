@@ -12,13 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tailcut.bench import baselines, nccl
+from tailcut.bench import baselines, nccl, surroundings
 from tailcut.bench.oracle import refusal
 from tailcut.bench.report import finish, summaries
 from tailcut.bench.results import Results
 from tailcut.bench.sweep import Case, Contender, sweep
-from tailcut.bench.team import Team
-from tailcut.lab import Hosts
+from tailcut.bench.team import Team, TeamError
+from tailcut.lab import Lab
 from tailcut.types import DType
 
 FOLDER = Path("tailcut-results")
@@ -51,6 +51,7 @@ class Request:
     against: tuple[str, ...]  # peers beside tailcut
     seed: int = 1
     timeout_s: float = 120.0  # for one turn
+    lab: str = ""  # the scenario; empty: loopback
 
     def check(self) -> None:
         """Raises ValueError with what is wrong."""
@@ -101,6 +102,10 @@ def available(request: Request, console: Console) -> list[str]:
         console.print(f"[yellow]{what}: measuring without it.[/yellow] To have it: {remedy}", highlight=False)
         names.remove(name)
     for name in list(names):
+        if request.lab and baselines.PEERS[name]().launcher:
+            console.print(f"[yellow]{name} has a launcher that knows nothing of a lab: without it[/yellow]")
+            names.remove(name)
+            continue
         dtypes = baselines.PEERS[name]().dtypes
         if dtypes and request.dtype not in dtypes:
             console.print(f"[yellow]{name} has no {request.dtype}: measuring without it[/yellow]")
@@ -108,29 +113,62 @@ def available(request: Request, console: Console) -> list[str]:
     return names
 
 
-def measure(request: Request, output: Path, console: Console, hosts: Hosts | None = None) -> bool:
+def measure(request: Request, output: Path, console: Console, lab: Lab | None = None) -> bool:
     """Runs everything and writes `output` and the table beside it; whether no library failed."""
     request.check()
     names = [*available(request, console), "tailcut"]
     cases = request.cases()
     with Results(output, "bench", asdict(request)) as results, contextlib.ExitStack() as stack:
-        contenders: list[Contender] = []
-        for name in names:
-            with console.status(f"starting {request.ranks} ranks of {name}"):
-                team = stack.enter_context(Team(baselines.PEERS[name](), request.ranks, hosts))
-            contenders += _contenders(team, request.schedules)
+        if lab is not None:
+            results.add("scenario", seed=lab.seed, **asdict(lab.scenario))
+        contenders = _start(names, request, results, console, stack, lab)
+        if lab is not None:
+            stack.enter_context(lab.faults())
         fine = sweep(
-            contenders, cases, rounds=request.rounds, results=results, console=console, seed=request.seed
+            contenders,
+            cases,
+            rounds=request.rounds,
+            results=results,
+            console=console,
+            seed=request.seed,
+            lab=lab,
         )
-        reference = names[0]  # the first peer of --against; tailcut itself when it is alone
+        reference = contenders[0].team.peer.name  # the first peer of --against; tailcut when it is alone
         found = summaries(results, reference)
         shown = [{**case, "nbytes": of.nbytes} for case, of in zip(results.of("case"), cases, strict=True)]
         sheets = [nccl.table(found, results.of("failure"), shown)]
         if len(contenders) > 1:
             sheets.append(nccl.ratios(found, reference))
-        title = f"tailcut bench: {request.ranks} ranks on {'hosts of the lab' if hosts else 'this machine'}"
-        finish(results, title, sheets, NOTES, console)
-    return fine
+        if lab is not None:
+            sheets += surroundings.judge(results, lab.scenario, reference)
+        where = f"in the lab's {lab.scenario.name}" if lab is not None else "on this machine"
+        finish(results, f"tailcut bench: {request.ranks} ranks {where}", sheets, NOTES, console)
+    return fine and len({contender.team.peer.name for contender in contenders}) == len(names)
+
+
+def _start(
+    names: list[str],
+    request: Request,
+    results: Results,
+    console: Console,
+    stack: contextlib.ExitStack,
+    lab: Lab | None,
+) -> list[Contender]:
+    """The ranks of every library. In a lab one may fail to start, as without UDP: that is a result."""
+    contenders: list[Contender] = []
+    for name in names:
+        hosts = None if lab is None else lab.hosts
+        try:
+            with console.status(f"starting {request.ranks} ranks of {name}"):
+                team = stack.enter_context(Team(baselines.PEERS[name](), request.ranks, hosts))
+        except TeamError as error:
+            if lab is None or (name == names[-1] and not contenders):
+                raise
+            results.add("absent", contender=name, error=str(error))
+            console.print(f"[red]{name} did not start:[/red] {error}", highlight=False)
+            continue
+        contenders += _contenders(team, request.schedules)
+    return contenders
 
 
 def _contenders(team: Team, schedules: tuple[str, ...]) -> list[Contender]:

@@ -5,6 +5,7 @@ What else happens on the machine then falls on all alike, and each round is a sa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,10 @@ from rich.progress import Progress
 from tailcut.bench.figures import Rounds
 from tailcut.bench.results import Record, Results
 from tailcut.bench.team import Team, TeamError
+from tailcut.lab import Cell, Lab
 from tailcut.types import DType
+
+OPERATIONS_PER_ROUND = 1_000_000  # numbers kept apart for a round, so that each has lags of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,11 @@ def sweep(
     console: Console,
     prepare: Callable[[Case], None] = lambda case: None,
     seed: int = 1,
+    lab: Lab | None = None,
 ) -> bool:
     """Runs all turns and records their samples; prepare is called before each case.
+
+    lab: its stragglers are late, and what it saw meanwhile stands beside each turn's samples.
 
     A contender that fails is recorded and left out from then on, with all others of its team. Returns
     whether none failed.
@@ -87,7 +94,7 @@ def sweep(
                         task, description=f"round {number + 1}/{rounds} {case.name} {contender.name}"
                     )
                     if id(contender.team) not in broken and not _turn(
-                        contender, case, number, results, console
+                        contender, case, number, results, console, lab
                     ):
                         broken.add(id(contender.team))
                     progress.advance(task)
@@ -101,25 +108,42 @@ def _pairs(contenders: Sequence[Contender], cases: Sequence[Case]) -> Iterator[t
                 yield contender, case
 
 
-def _turn(contender: Contender, case: Case, number: int, results: Results, console: Console) -> bool:
+def _turn(
+    contender: Contender, case: Case, number: int, results: Results, console: Console, lab: Lab | None
+) -> bool:
     where: dict[str, Any] = {"case": case.name, "contender": contender.name, "round": number}
+    seen: Cell | None = None
     try:
-        turn = contender.team.measure(
-            case.elements,
-            iterations=case.iterations,
-            warmup=case.warmup,
-            variant=contender.variant,
-            seed=number,
-            timeout_s=case.timeout_s,
-            dtype=case.dtype,
-            op=case.op,
-        )
+        with lab.cell() if lab is not None else contextlib.nullcontext() as seen:
+            turn = contender.team.measure(
+                case.elements,
+                iterations=case.iterations,
+                warmup=case.warmup,
+                variant=contender.variant,
+                seed=number,
+                timeout_s=case.timeout_s,
+                dtype=case.dtype,
+                op=case.op,
+                lags_ns=_lags(lab, case, number),
+            )
     except TeamError as error:
         results.add("failure", **where, error=str(error), wrong_elements=error.wrong_elements)
         console.print(f"[red]{case.name}, {contender.name} failed:[/red] {error}", highlight=False)
         return False
-    results.add("samples", **where, **asdict(turn), load_average=os.getloadavg()[0])
+    fields = asdict(turn) if seen is None else {**asdict(turn), "lab": asdict(seen.record)}
+    results.add("samples", **where, **fields, load_average=os.getloadavg()[0])
     return True
+
+
+def _lags(lab: Lab | None, case: Case, number: int) -> list[list[int]]:
+    """The same for all contenders in this case and round, another list in every round."""
+    if lab is None or lab.scenario.stragglers is None:
+        return []
+    first, count = number * OPERATIONS_PER_ROUND, case.warmup + case.iterations
+    return [
+        [lab.lag_ns(operation, rank) for rank in range(case.ranks)]
+        for operation in range(first, first + count)
+    ]
 
 
 def rounds_of(records: Sequence[Record], case: str, contender: str) -> Rounds:

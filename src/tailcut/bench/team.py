@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,7 @@ class Turn:
     """What one order to measure gave."""
 
     durations_ns: list[int]  # per operation, the longest over the ranks, from its barrier to its end
+    transfers_ns: list[int]  # per operation, from the last rank's start to the last end: without the lags
     spread_ns: list[int]  # per operation, between the first and the last rank to leave the barrier
     lags_ns: list[list[int]]  # per rank and operation, how long after the first rank it left the barrier
     operations: int  # warm-up included, as in all that follows
@@ -142,9 +143,13 @@ class Team:
         timeout_s: float = 120.0,
         dtype: str = "float32",
         op: str = "sum",
+        lags_ns: Sequence[Sequence[int]] = (),
     ) -> Turn:
+        """lags_ns: per operation, warm-up included, how late each rank has to be."""
         order = {"do": "measure", "elements": elements, "iterations": iterations, "warmup": warmup}
         order |= {"variant": variant, "seed": seed, "dtype": dtype, "op": op}
+        if lags_ns:
+            order["lags_ns"] = lags_ns
         before, busy_before, idle_before = self.wire(), *processor_times()
         answers = self.ask(order, timeout_s)
         wire, busy, idle = self.wire().since(before), *processor_times()
@@ -154,6 +159,10 @@ class Team:
         durations = [
             max(end[i] - start[i] for start, end in zip(starts, ends, strict=True)) for i in range(iterations)
         ]
+        transfers = [
+            max(end) - max(start)
+            for start, end in zip(zip(*starts, strict=True), zip(*ends, strict=True), strict=True)
+        ]
         spread = [max(column) - min(column) for column in zip(*starts, strict=True)]
         first = [min(column) for column in zip(*starts, strict=True)]
         lags = [[mine - own for mine, own in zip(start, first, strict=True)] for start in starts]
@@ -161,7 +170,7 @@ class Team:
             name: sum(answer["counters"][name] for answer in answers) for name in answers[0]["counters"]
         }
         said = answers[0]["said"]
-        return Turn(durations, spread, lags, warmup + iterations, wire, counters, said, idle_share)
+        return Turn(durations, transfers, spread, lags, warmup + iterations, wire, counters, said, idle_share)
 
     def wire(self) -> Wire:
         if self._hosts is None:

@@ -2,12 +2,13 @@
 
 from tailcut.lab.hosts import HostCounters, Hosts
 from tailcut.lab.leftovers import clean
-from tailcut.lab.opened import VALID, CellRecord, Lab, open_scenario
+from tailcut.lab.opened import VALID, Cell, CellRecord, Lab, open_scenario
 from tailcut.lab.scenario import Scenario
 from tailcut.lab.system import LabError, missing_tools
 
 __all__ = [
     "VALID",
+    "Cell",
     "CellRecord",
     "HostCounters",
     "Hosts",

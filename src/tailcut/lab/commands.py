@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,7 +15,7 @@ from tailcut.lab.fields import ScenarioError
 from tailcut.lab.job import End, Job, printer
 from tailcut.lab.opened import VALID, CellRecord, open_scenario
 from tailcut.lab.scenario import Scenario
-from tailcut.lab.system import LabError, entering, missing_tools
+from tailcut.lab.system import LabError, entering
 
 app = typer.Typer(no_args_is_help=True, help="Hosts on this machine, with the network of a bad day.")
 
@@ -141,18 +140,9 @@ def _load(name: str, hosts: int | None) -> Scenario:
 def _become_able() -> None:
     """Goes on as root of its own user namespace where it must; ends with the remedy where it cannot."""
     try:
-        privileges.ensure([sys.executable, *_python_words()])
+        privileges.become_able()
     except LabError as error:
         _fail(str(error))
-    if problem := missing_tools():
-        _fail(problem)
-
-
-def _python_words() -> list[str]:
-    """This very command, for Python: `tailcut lab ...` or `python -m tailcut.lab ...`."""
-    if Path(sys.argv[0]).name == "__main__.py":
-        return ["-m", "tailcut.lab", *sys.argv[1:]]
-    return sys.argv
 
 
 def _fail(text: str) -> NoReturn:

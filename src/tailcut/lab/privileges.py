@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tailcut.lab.system import NETNS_FOLDER, LabError
+from tailcut.lab.system import NETNS_FOLDER, LabError, require
 
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21  # linux/capability.h
 PROBE_TIMEOUT_S = 10.0
@@ -49,6 +49,13 @@ def user_namespaces_lacking() -> str:
     if done.returncode == 0:
         return ""
     return (done.stderr.strip() or f"exit status {done.returncode}") + _advice()
+
+
+def become_able() -> None:
+    """Returns when this process may make networks, perhaps as the same command started anew in a world of its
+    own; LabError with the remedy where it cannot."""
+    ensure([sys.executable, *sys.orig_argv[1:]])
+    require()
 
 
 def ensure(command: Sequence[str]) -> None:
