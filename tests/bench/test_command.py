@@ -94,6 +94,13 @@ def test_without_torch_it_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytes
     assert "4096 │ 1024 │ float32 │ sum │ tailcut" in text
 
 
+def test_what_the_figures_need_is_missed_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    text = run("bench", "-d", "bfloat16", "--against", "none", code=2)
+    assert "not installed: scipy, ml_dtypes" in text
+    assert "pip install scipy ml_dtypes" in text
+
+
 def test_an_mpi_has_no_half_floats() -> None:
     assert "float16" not in baselines.mpich().dtypes
     assert baselines.gloo().dtypes == ()

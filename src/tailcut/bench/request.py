@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib.util
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,6 +66,10 @@ class Request:
             raise ValueError(f"no schedule; there are {', '.join(SCHEDULES)}")
         if problem := refusal(self.dtype, self.op, self.ranks):
             raise ValueError(problem)
+        needed = ["scipy", *(["ml_dtypes"] if self.dtype == "bfloat16" else [])]
+        if absent := [name for name in needed if importlib.util.find_spec(name) is None]:
+            remedy = f"pip install {' '.join(absent)}"
+            raise ValueError(f"not installed: {', '.join(absent)}, which this is measured with: {remedy}")
         self.cases()
 
     def cases(self) -> list[Case]:
