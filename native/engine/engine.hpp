@@ -156,8 +156,8 @@ class Engine {
   Early* early(OpKey key);
 
   // reports.cpp
-  void on_report(Time now, Time arrived, Rank from, const uint8_t* body, size_t bytes);
-  void on_path_state(Time now, Time arrived, Rank from, const PathState& state);
+  void on_report(Time now, Time arrived, Rank from, uint16_t stamp, const uint8_t* body, size_t bytes);
+  void on_path_state(Time now, Time arrived, Rank from, uint16_t stamp, const PathState& state);
   void on_entry(Time now, Rank from, const ReportEntry& entry, const uint8_t* ranges, uint32_t seen);
   void on_receiver_entry(Time now, Active& active, Rank from, const ReportEntry& entry);
   void repair(Time now, Active& active, SendState& send, uint32_t from_packet, uint32_t count, uint32_t seen, Rank peer);
@@ -168,7 +168,7 @@ class Engine {
   void due(Rank to, Time at);
   void queue_report(Rank to);
   uint32_t window_for(Time now) const;
-  void feed_port(Time now, uint32_t delivered, bool held_back);
+  void adjust_port(Time now);
 
   // transmit.cpp
   bool transmit_control(Time now, Transmit& out);

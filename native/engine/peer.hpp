@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "engine/port.hpp"
 #include "engine/rate.hpp"
 #include "engine/wire.hpp"
 
@@ -13,6 +14,7 @@ struct Peer {
 
   bool local;           // on this host: no link to share
   RateControl control;
+  PathMeter meter;
 
   // The path to the peer. Sequences count data packets from 1, unwrapped; only 16 bits travel.
   uint32_t sent = 0;          // the newest sent
@@ -22,6 +24,7 @@ struct Peer {
   Time progress_at = 0;       // when the path was last known to move: a report, or the first packet into an idle path
   Time send_at = 0;           // pacing: not before
   Time share_at = 0;          // its share of the port: not before
+  bool waiting = false;       // data was there, but it was not its time
   uint64_t look = 0;          // the last look at what to send that found something for it
   bool silent = false;        // gave up on what was on its way; no report since
   bool was_limited = false;   // the window held data back since the last report
@@ -39,6 +42,7 @@ struct Peer {
   uint16_t stamp = 0;         // of its newest packet
   Time stamp_at = 0;          // when that arrived
   Time data_at = 0;           // when the last data packet arrived
+  Time data_pause = 0;        // smoothed, between batches of them
   uint32_t unreported = 0;
   Time report_at = kNever;    // when the next report is due
   bool report_queued = false;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/wire.hpp"
+
 namespace tailcut {
 
 namespace {
@@ -12,8 +14,20 @@ constexpr double kMassiveLoss = 0.15; // of a round: no network that is worth us
 constexpr double kBackOff = 0.7;      // CUBIC's beta
 constexpr double kAdd = 1.0;          // packets per round; 0.53 would be CUBIC's in its TCP-friendly region, but it soon leaves that
 constexpr Time kLocalPatience = 20 * kMillisecond;  // on one host nothing gets lost, but a peer may wait long for a core
+constexpr Time kTailSlack = 1'500 * kMicrosecond;   // for the receiver's host to wake up and report
 constexpr Time kBurst = 250 * kMicrosecond;  // the longest burst, in time of the path's rate
 }  // namespace
+
+Time ForwardDelay::above(Time now, uint16_t ticks) {
+  if (!known_ || static_cast<int16_t>(ticks - fastest_) < 0) {
+    known_ = true;
+    fastest_ = ticks;
+    drifted_at_ = now;
+  }
+  for (; now - drifted_at_ >= kDrift && fastest_ != ticks; drifted_at_ += kDrift) ++fastest_;
+  if (fastest_ == ticks) drifted_at_ = now;
+  return Time{static_cast<uint16_t>(ticks - fastest_)} * kStampUnit;
+}
 
 RateControl::RateControl(const Options& options, uint32_t packet_bytes, bool local)
     : options_(options), packet_bytes_(packet_bytes), local_(local), window_(kFirstWindow), peer_window_(options.receive_bytes / 4) {}
@@ -32,7 +46,7 @@ void RateControl::sample(const PathFeedback& feedback) {
     loop_ += (feedback.loop_rtt - loop_) / 8;
   }
   min_rtt_ = std::min(min_rtt_, rtt);
-  round_rtt_ += rtt;
+  round_queue_ += forward_.above(feedback.now, feedback.forward);
   round_loop_ += feedback.loop_rtt;
   ++round_samples_;
 }
@@ -49,7 +63,7 @@ void RateControl::on_report(const PathFeedback& feedback) {
 }
 
 void RateControl::end_round(const PathFeedback& feedback) {
-  if (round_samples_ > 0) queue_ = round_rtt_ / round_samples_ - min_rtt_;
+  if (round_samples_ > 0) queue_ = round_queue_ / round_samples_;
   if (!local_) {
     if (contend_) {
       round_contending(feedback);
@@ -59,7 +73,7 @@ void RateControl::end_round(const PathFeedback& feedback) {
   }
   round_end_ = feedback.next;
   round_delivered_ = round_lost_ = 0;
-  round_rtt_ = round_loop_ = round_samples_ = 0;
+  round_queue_ = round_loop_ = round_samples_ = 0;
   round_limited_ = false;
 }
 
@@ -135,6 +149,11 @@ uint64_t RateControl::burst_bytes() const {
 Time RateControl::rto() const {
   const Time base = srtt_ == 0 ? 20 * kMillisecond : loop_ + 4 * loop_variance_ + options_.report_delay + (local_ ? kLocalPatience : kMillisecond);
   return std::min<Time>(base << std::min<uint32_t>(silences_, 6), kSecond);
+}
+
+Time RateControl::tail_timeout() const {
+  if (local_ || srtt_ == 0) return rto();
+  return std::min(srtt_ + srtt_ / 2 + kTailSlack, rto());
 }
 
 }  // namespace tailcut

@@ -13,8 +13,23 @@
 
 namespace tailcut {
 
+// How long packets wait on their way to the peer, from two clocks that nobody set to one time: what counts is how much longer one
+// took than the fastest. The clocks may run at slightly different speed, so what was the fastest counts a little less every second.
+class ForwardDelay {
+ public:
+  // Ticks of the peer's clock at the arrival minus ticks of ours at the departure: the time above that of the fastest packet.
+  Time above(Time now, uint16_t ticks);
+
+ private:
+  static constexpr Time kDrift = 160 * kMillisecond;  // a tick in so long: 50 parts in a million
+  bool known_ = false;
+  uint16_t fastest_ = 0;
+  Time drifted_at_ = 0;
+};
+
 struct PathFeedback {
   Time now = 0;
+  uint16_t forward = 0;   // for ForwardDelay; meant where network_rtt is
   Time network_rtt = -1;  // without the time the packet waited at the receiver's host; -1: no sample
   Time loop_rtt = -1;     // with it
   uint32_t delivered = 0; // packets newly reported received
@@ -38,6 +53,7 @@ class RateControl {
   Time spacing(uint64_t bytes) const;  // pause after sending that much, for pacing
   uint64_t burst_bytes() const;        // the most that may leave back to back
   Time rto() const;
+  Time tail_timeout() const;  // after the last packet has left: it, or the report that it asked for, must have got lost
   Time srtt() const { return srtt_; }
   Time loop() const { return loop_; }
   Time min_rtt() const { return min_rtt_ == kNever ? 0 : min_rtt_; }
@@ -60,11 +76,12 @@ class RateControl {
   bool slow_start_ = true;
   bool contend_ = false;
   Time srtt_ = 0, loop_ = 0, loop_variance_ = 0, min_rtt_ = kNever, queue_ = 0;
+  ForwardDelay forward_;
   uint32_t silences_ = 0;
 
   // The current round: from one report to the report of what was sent after it.
   uint32_t round_end_ = 0, round_delivered_ = 0, round_lost_ = 0;
-  Time round_rtt_ = 0, round_loop_ = 0;  // sums of samples
+  Time round_queue_ = 0, round_loop_ = 0;  // sums of samples
   int64_t round_samples_ = 0;
   bool round_limited_ = false;
   Time full_since_ = kNever;     // the queue has been far above the target since

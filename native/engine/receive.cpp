@@ -9,6 +9,7 @@ namespace {
 constexpr size_t kMaxEarly = 4096;          // operations that peers may have entered before us
 constexpr uint32_t kMaxAhead = 1u << 20;    // sequences beyond what we have finished in a tag
 constexpr int32_t kSmallStep = 1024;         // path sequences
+constexpr Time kIdle = 50 * kMillisecond;    // a longer pause says nothing about how data flows
 constexpr Time kTellPause = 50 * kMillisecond;
 }  // namespace
 
@@ -40,7 +41,7 @@ void Engine::receive(Time now, Time arrived, Rank from, const uint8_t* data, siz
   switch (header.kind) {
     case Kind::kData: on_data(now, from, header, body, length); break;
     case Kind::kEnter: on_enter(now, from, header, body, length); break;
-    case Kind::kReport: on_report(now, arrived, from, body, length); break;
+    case Kind::kReport: on_report(now, arrived, from, header.stamp, body, length); break;
     case Kind::kPing: on_ping(now, from, body, length); break;
     case Kind::kFail: on_fail(now, from, header, body, length); break;
     case Kind::kBye:
@@ -62,6 +63,7 @@ void Engine::on_data(Time now, Rank from, const Header& header, const uint8_t* b
   if (step > 0 && step <= farthest) peer.seen += static_cast<uint32_t>(step);
   ++peer.received;
   ++peer.unreported;
+  if (now > peer.data_at && now - peer.data_at < kIdle) peer.data_pause += (now - peer.data_at - peer.data_pause) / 8;
   peer.data_at = now;
   peer.bytes_received += bytes;
   if (header.flags & kReportNow || peer.unreported >= options_.report_every) {
@@ -98,7 +100,7 @@ void Engine::on_data(Time now, Rank from, const Header& header, const uint8_t* b
   ++counters_.data_received;
   if (!active->eager) confirm(*active, from);  // granted data comes only from a peer that heard our Enter
   recv.quiet_pause = 0;
-  recv.quiet_at = now + peer.control.rto();
+  recv.quiet_at = now + std::max(peer.control.tail_timeout(), 4 * peer.data_pause);
   if (!recv.done) {
     wake_by(recv.quiet_at);
     return;

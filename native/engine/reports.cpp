@@ -110,7 +110,7 @@ size_t Engine::add_entry(const Active& active, const RecvState& recv, uint8_t fl
   return used;
 }
 
-void Engine::on_report(Time now, Time arrived, Rank from, const uint8_t* body, size_t bytes) {
+void Engine::on_report(Time now, Time arrived, Rank from, uint16_t stamp, const uint8_t* body, size_t bytes) {
   ++counters_.reports_received;
   if (bytes < kPathStateBytes) {
     ++counters_.dropped_malformed;
@@ -120,7 +120,7 @@ void Engine::on_report(Time now, Time arrived, Rank from, const uint8_t* body, s
   const PathState state = decode_path_state(body, entries);
   const bool believable = static_cast<int32_t>(state.largest - peers_[from]->sent) <= 0;  // else it claims what we never sent
   if (believable) {
-    on_path_state(now, arrived, from, state);
+    on_path_state(now, arrived, from, stamp, state);
   } else {  // somebody fooled it with a path number; what it says of transfers is still good, and the path must not stall
     ++counters_.dropped_malformed;
     peers_[from]->silent = false;
@@ -148,7 +148,7 @@ void Engine::on_report(Time now, Time arrived, Rank from, const uint8_t* body, s
   for (const auto& active : active_) try_complete(now, *active);
 }
 
-void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& state) {
+void Engine::on_path_state(Time now, Time arrived, Rank from, uint16_t stamp, const PathState& state) {
   Peer& peer = *peers_[from];
   const auto advance = static_cast<int32_t>(state.largest - peer.reported);
   if (advance < 0) return;  // an old report overtaken by a newer one
@@ -161,7 +161,10 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
   feedback.next = peer.sent + 1;
   feedback.limited = peer.was_limited;
   feedback.peer_window = state.window;
-  if (!peer.local) feed_port(now, feedback.delivered, feedback.limited);
+  if (feedback.limited) port_.hold_back();
+  const auto arrived_there = static_cast<uint16_t>(stamp - Time{state.hold_us} * kMicrosecond / kStampUnit);  // ticks of its clock
+  if (!peer.local && advance > 0) peer.meter.add(now, static_cast<uint32_t>(advance), arrived_there, state.largest == peer.sent);
+  if (!peer.local && port_.bin_over(now, static_cast<uint32_t>(advance))) adjust_port(now);
   feedback.squeezed = port_.squeezed();
   feedback.queue_share = port_.queue_share();
   const Time hold = Time{state.hold_us} * kMicrosecond;
@@ -171,6 +174,7 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
     if (loop >= hold && network >= -kStampUnit && loop < kMaxHold) {
       feedback.loop_rtt = loop;
       feedback.network_rtt = std::max<Time>(network, 0);
+      feedback.forward = static_cast<uint16_t>(arrived_there - state.stamp);
     }
   }
   peer.control.on_report(feedback);
@@ -184,16 +188,19 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, const PathState& s
 }
 
 // The port's queue is on every path: the shortest queue of any path in use is at least not longer than it.
-void Engine::feed_port(Time now, uint32_t delivered, bool held_back) {
-  if (!port_.count(now, delivered, held_back)) return;
-  Time queue = kNever;
-  uint32_t paths = 0;
+void Engine::adjust_port(Time now) {
+  Port::Bin bin;
   for (const auto& peer : peers_) {
-    if (peer->local || peer->sent == 0 || now - peer->progress_at > 2 * Port::kBin) continue;
-    ++paths;
-    queue = std::min(queue, peer->control.queue_delay());
+    if (peer->local || peer->sent == 0) continue;
+    const PathMeter::Flow flow = peer->meter.take(now - port_.bin_begun());
+    const double rate = flow.rate * (geometry_.payload + static_cast<double>(kHeaderBytes));
+    bin.passed += rate;
+    bin.steady += flow.steady ? rate : 0;
+    if (now - peer->progress_at > 2 * Port::kBin) continue;
+    ++bin.paths;
+    bin.queue = std::min(bin.queue, peer->control.queue_delay());
   }
-  port_.adjust(now, queue, paths);
+  port_.adjust(now, bin);
 }
 
 void Engine::on_entry(Time now, Rank from, const ReportEntry& entry, const uint8_t* ranges, uint32_t seen) {
@@ -261,6 +268,7 @@ void Engine::repair(Time now, Active& active, SendState& send, uint32_t first, u
   const uint32_t per_block = geometry_.block_packets;
   const auto now_us = static_cast<uint32_t>(now / kMicrosecond);
   const RateControl& control = peers_[peer]->control;
+  const uint32_t newest = peers_[peer]->sent;
   // On one host a report that is late says that somebody waits for a core, not that anything got lost.
   const Time patience = peers_[peer]->local ? control.rto() : control.loop() + control.loop() / 4 + kMillisecond;
   const auto patience_us = static_cast<uint32_t>(patience / kMicrosecond);
@@ -270,7 +278,8 @@ void Engine::repair(Time now, Active& active, SendState& send, uint32_t first, u
     const uint32_t block = packet / per_block;
     const uint32_t stop = std::min(end, (block + 1) * per_block);
     const SendState::Sent& sent = send.sent[block];
-    const bool overtaken = static_cast<int32_t>(seen - sent.path) >= static_cast<int32_t>(kReorder);
+    // When the newest of all has arrived, nothing is left to overtake what is missing.
+    const bool overtaken = seen == newest || static_cast<int32_t>(seen - sent.path) >= static_cast<int32_t>(kReorder);
     if (overtaken || now_us - sent.at_us > patience_us) {
       for (; packet < stop; ++packet) {
         const uint64_t bit = uint64_t{1} << packet % per_block;

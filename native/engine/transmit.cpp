@@ -8,7 +8,8 @@ namespace tailcut {
 
 namespace {
 constexpr uint64_t kMaxCallBytes = 65507;       // of one send call with GSO, and of one datagram
-constexpr Time kCatchUp = 250 * kMicrosecond;  // a late wake-up may make good this much of its pacing at once
+constexpr Time kCredit = 250 * kMicrosecond;   // what has nothing to wait for may leave so far ahead of its pace
+constexpr Time kCatchUp = 2 * kMillisecond;    // what waited may make good so much of a late wake-up, as on a busy host
 }  // namespace
 
 bool Engine::poll_transmit(Time now, Transmit& out) {
@@ -109,8 +110,11 @@ bool Engine::may_send(Time now, Peer& peer) {
     peer.was_limited = true;
     return false;
   }
-  const Time at = peer.local || peer.control.contending() ? peer.send_at : std::max({peer.send_at, peer.share_at, port_.send_at()});
+  const bool paced = !peer.local && !peer.control.contending();
+  const Time at = paced ? std::max({peer.send_at, peer.share_at, port_.send_at()}) : peer.send_at;
   if (now >= at) return true;
+  peer.waiting = true;
+  if (paced && now < port_.send_at()) port_.wait();
   pace_at_ = std::min(pace_at_, at);
   return false;
 }
@@ -185,9 +189,11 @@ bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& 
       peer.hurried = peer.sent;
     }
   }
-  peer.send_at = std::max(peer.send_at, now - kCatchUp) + peer.control.spacing(out.bytes);
+  const Time least = now - (peer.waiting ? kCatchUp : kCredit);
+  peer.waiting = false;
+  peer.send_at = std::max(peer.send_at, least) + peer.control.spacing(out.bytes);
   if (!peer.local) {
-    peer.share_at = std::max(peer.share_at, now - kCatchUp * beside_) + port_.share_spacing(out.bytes, beside_);
+    peer.share_at = std::max(peer.share_at, least) + port_.share_spacing(out.bytes, beside_);
     port_.sent(now, out.bytes);
   }
   wake_by(now + peer.control.rto());
@@ -213,7 +219,7 @@ uint32_t Engine::take_packets(Time now, Active& active, SendState& send, Transmi
     bytes_left -= segment;
     if (send.next < send.packets) continue;
     --active.op->sends_left;
-    send.probe_at = now + peers_[send.step->peer]->control.rto();
+    send.probe_at = now + peers_[send.step->peer]->control.tail_timeout();
     wake_by(send.probe_at);
     if (send.packets >= 16) out.headers[out.segments - 1][1] |= kReportNow << 4;
     if (active.op->sends_left == 0) try_complete(now, active);  // the driver tells the caller only after this batch has left

@@ -112,10 +112,10 @@ bool Endpoint::service(Time now) {
     drops = 0;
     channel->engine_->wake(now);
   }
-  const bool received = !messages.empty();
+  const bool more = messages.size() == UdpSocket::kReceiveBatch;  // a short batch has emptied the socket
   transmit(now);
   deliver();
-  return received;
+  return more;
 }
 
 void Endpoint::dispatch(const Received& message, Time now) {

@@ -76,7 +76,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   using Lock = std::unique_lock<std::mutex>;
 
   void run();                                   // the background thread
-  bool service(Time now);                       // one round of receive, timers, transmit, events; true if anything moved
+  bool service(Time now);                       // one round of receive, timers, transmit, events; true if more may be waiting
   void dispatch(const Received& message, Time now);
   void on_probe(const Header& header, const Received& message);
   void transmit(Time now);

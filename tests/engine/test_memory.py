@@ -78,7 +78,7 @@ def test_a_failed_operation_lets_go_at_once(kind: Kind) -> None:
     for seed in range(5):
         virtual = Virtual(SIZE, seed=seed, network={"rate": 125e6, "loss": 0.01})
         started = virtual.start_all(Op(300_000, *kind))
-        virtual.run((1 + 2 * seed) * MS)
+        virtual.run((1 + seed) * MS)  # of the 7 ms that it would take
         virtual.net.cancel(2, started[2].ticket)
         assert started[2] in virtual.poll()
         started[2].fill(POISON)
