@@ -301,8 +301,12 @@ class Hosts:
             write_sysctls(name, _for_all_interfaces({"disable_ipv6": "1"} if no_ipv6 else quiet))
             if self._probing:
                 write_sysctls(name, {"ipv4/tcp_mtu_probing": "1"})  # for IPv6 too
-        if Path("/proc/sys/net/bridge").exists():  # a switch has no firewall of the hosts' kind: it costs processor
-            write_sysctls(self._switch, {f"bridge/bridge-nf-call-{name}tables": "0" for name in ("arp", "ip", "ip6")})
+        if Path(
+            "/proc/sys/net/bridge"
+        ).exists():  # a switch has no firewall of the hosts' kind: it costs processor
+            write_sysctls(
+                self._switch, {f"bridge/bridge-nf-call-{name}tables": "0" for name in ("arp", "ip", "ip6")}
+            )
         cables = ["link add switch0 type bridge stp_state 0 mcast_snooping 0", "link set switch0 up"]
         for host in range(self.n):
             peer = f"peer name eth0 address {filters.mac(host)} mtu {self.mtu} netns {self.namespace(host)}"
