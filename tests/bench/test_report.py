@@ -51,8 +51,29 @@ def records() -> list[dict[str, Any]]:
             for number in range(6):
                 found.append(samples(case, name, number, elements))
     found.append({"kind": "failure", "case": ODD, "contender": "mpich", "round": 0, "error": "rank 2 <died>"})
+    found += seen_by_the_lab()
     found.append({"kind": "training", "contender": "gloo", "loss": [5.5, 4.0, 3.25], "seconds": 9.0})
     return found
+
+
+def seen_by_the_lab() -> list[dict[str, Any]]:
+    quiet = {
+        "busy_share": 0.4,
+        "invalid_turns": 0,
+        "invalid_because": "",
+        "background_share": 1.0,
+        "void": "",
+    }
+    greedy = {"busy_share": 0.8, "invalid_turns": 2, "invalid_because": "too busy", "background_share": 0.5}
+    common = {"kind": "surroundings", "case": "64 KiB", "turns": 6, "queue_drops": 1, "lost": 2, "faults": 0}
+    scene = {"name": "straggler", "summary": "one late rank", "hosts": 4, "seed": 7, "stragglers": {"ms": 5}}
+    return [
+        {"kind": "scenario", **scene},
+        {**common, "contender": "gloo", "background_mbit": 62.5, **quiet},
+        {**common, "contender": "tailcut", "background_mbit": 31.25, **greedy, "void": "it starved the rest"},
+        {"kind": "headroom", "case": "64 KiB", "limit_ns": 750_000},
+        {"kind": "absent", "contender": "intel-mpi", "error": "no UDP"},
+    ]
 
 
 def samples(case: str, name: str, number: int, elements: int) -> dict[str, Any]:
@@ -63,6 +84,7 @@ def samples(case: str, name: str, number: int, elements: int) -> dict[str, Any]:
         "contender": name,
         "round": number,
         "durations_ns": times(name, number),
+        "transfers_ns": [time - 500_000 for time in times(name, number)],
         "lags_ns": [[0] * 100, [5_000_000] * 100, [0] * 100, [0] * 100],
         "operations": 110,
         "wire": wire,
@@ -80,7 +102,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     written = page.write([digest(path)], folder / "small.html", png=folder / "png")
     assert written[0] == folder / "small.html"
     names = {png.stem.removeprefix("small-") for png in written[1:]}
-    assert names == {"latencies", "ratios", "losses", "wire", "loss", "lags"}
+    assert names == {"latencies", "ratios", "transfers", "losses", "wire", "loss", "lags"}
     assert all(png.read_bytes().startswith(b"\x89PNG") for png in written[1:])
     return written[0], written[0].read_text(encoding="utf-8")
 
@@ -117,13 +139,22 @@ def test_the_table_and_the_figures_say_the_same(made: tuple[Path, str]) -> None:
     assert "0123456789ab" in text
     assert "rank 2 &lt;died&gt;" in text
     figures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(figures) == 6
+    assert len(figures) == 7
     assert "64 KiB" in figures[0]
-    assert "6.00" in figures[3]  # vectors on the wire
-    assert ">42<" in figures[4]  # lost: 7 in each of 6 turns
-    assert ">66<" in figures[4]  # resent: 11 in each
+    assert "6.00" in figures[4]  # vectors on the wire
+    assert ">42<" in figures[5]  # lost: 7 in each of 6 turns
+    assert ">66<" in figures[5]  # resent: 11 in each
     identifiers = re.findall(r'\bid="([^"]+)"', text)
     assert len(identifiers) == len(set(identifiers))
+
+
+def test_what_the_lab_saw_stands_in_the_page(made: tuple[Path, str]) -> None:
+    text = made[1]
+    assert "straggler, 4 hosts, seed 7: one late rank" in text
+    assert "2 of 12 turns say nothing about the network: too busy." in text
+    assert "tailcut in 64 KiB is void: it starved the rest." in text
+    assert "<td>31.2</td>" in text
+    assert "at the start, intel-mpi failed: no UDP" in text
 
 
 def test_names_from_a_file_stay_text_and_nothing_is_fetched(made: tuple[Path, str]) -> None:

@@ -70,18 +70,30 @@ def _legend(figure: Any, digest: Digest) -> None:
 
 def latencies(digest: Digest) -> Any:
     """The share of operations done within a time: a panel for each case, time on a logarithmic scale."""
-    if not digest.cells:
+    return _distributions(digest, lambda cell: cell.times_ns)
+
+
+def transfers(digest: Digest) -> Any:
+    """The same from the last rank's start on, where ranks were late on purpose."""
+    return (
+        _distributions(digest, lambda cell: cell.transfers_ns) if digest.scenario.get("stragglers") else None
+    )
+
+
+def _distributions(digest: Digest, times: Callable[[Cell], Any]) -> Any:
+    if not any(times(cell).size for cell in digest.cells):
         return None
-    columns = 1 if len(digest.cases) == 1 else 2
-    figure, axes = _figure(len(digest.cases), columns)
+    figure, axes = _figure(len(digest.cases), 1 if len(digest.cases) == 1 else 2)
     for case, axis in zip(digest.cases, axes, strict=True):
         for cell in digest.of(case):
-            count = cell.times_ns.size
-            x = np.concatenate([cell.times_ns[:1], cell.times_ns]) / 1e6
-            y = np.concatenate([[0], np.arange(1, count + 1) / count])
+            found = times(cell)
+            x = np.concatenate([found[:1], found]) / 1e6
+            y = np.concatenate([[0], np.arange(1, found.size + 1) / found.size])
             colour = colours(digest)[cell.contender]
             axis.step(x, y * 100, where="post", color=colour, linewidth=1.7)
             axis.plot(x[-1], 100, "o", color=colour, markersize=3.2)
+        if case in digest.limits_ns:
+            axis.axvline(digest.limits_ns[case] / 1e6, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axis.set(title=case, xscale="log", ylim=(0, 103), xlabel="ms", ylabel="% of operations within")
         _plain(axis.xaxis)
     _legend(figure, digest)
@@ -201,6 +213,7 @@ def losses(digest: Digest) -> Any:
 FIGURES: dict[str, Draw] = {
     "latencies": latencies,
     "ratios": ratios,
+    "transfers": transfers,
     "losses": losses,
     "wire": wire,
     "loss": loss,

@@ -27,6 +27,7 @@ class Cell:
     case: str
     contender: str
     times_ns: npt.NDArray[np.int64]  # sorted
+    transfers_ns: npt.NDArray[np.int64]  # sorted; from the last rank's start on; empty when nobody noted them
     quantiles_ns: dict[float, float | None]  # None: too few samples to tell it from the maximum
     median_ratio: Ratio | None  # to the reference; None for itself
     tail_ratio: Ratio | None  # the same of p99
@@ -54,6 +55,9 @@ class Digest:
     failures: list[Record]
     bars: list[Record]
     trainings: list[Record] = field(default_factory=list)
+    scenario: Record = field(default_factory=dict)  # of the lab; empty on loopback
+    surroundings: list[Record] = field(default_factory=list)  # what the lab saw, per case and library
+    limits_ns: dict[str, float] = field(default_factory=dict)  # per case, what the bandwidth allows
     versions: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,7 +95,19 @@ def digest(path: Path) -> Digest:
     versions = {**records[0].get("versions", {})}
     for contender in of("contender"):
         versions |= contender.get("versions", {})
-    return Digest(path, records[0], reference, cells, of("failure"), of("bar"), of("training"), versions)
+    return Digest(
+        path=path,
+        run=records[0],
+        reference=reference,
+        cells=cells,
+        failures=[{"case": "at the start", **record} for record in of("absent") + of("failure")],
+        bars=of("bar"),
+        trainings=of("training"),
+        scenario=next(iter(of("scenario")), {}),
+        surroundings=of("surroundings"),
+        limits_ns={record["case"]: record["limit_ns"] for record in of("headroom")},
+        versions=versions,
+    )
 
 
 def newest(folder: Path) -> Path | None:
@@ -112,7 +128,7 @@ def _cell(
     rounds = rounds_of(samples, case["name"], name)
     if not rounds:
         return None
-    times = np.sort(np.concatenate([np.asarray(part, dtype=np.int64) for part in rounds.values()]))
+    times = _sorted(rounds.values())
     turns = [turn for turn in samples if turn["case"] == case["name"] and turn["contender"] == name]
     nbytes = DType.parse(case.get("dtype", "float32")).itemsize * case["elements"]
     operations = sum(turn["operations"] for turn in turns)
@@ -129,6 +145,7 @@ def _cell(
         case=case["name"],
         contender=name,
         times_ns=times,
+        transfers_ns=_sorted(turn.get("transfers_ns", []) for turn in turns),
         quantiles_ns={q: quantile(times, q) if resolvable(times.size, q) else None for q in QUANTILES},
         median_ratio=median,
         tail_ratio=tail,
@@ -140,6 +157,10 @@ def _cell(
         idle_share=sum(turn["idle_share"] for turn in turns) / len(turns),
         lags_ns=_lags(turn.get("lags_ns") or [] for turn in turns),
     )
+
+
+def _sorted(parts: Iterable[Sequence[int]]) -> npt.NDArray[np.int64]:
+    return np.sort(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]))
 
 
 def _lags(turns: Iterable[list[list[int]]]) -> list[list[int]]:

@@ -24,12 +24,17 @@ CAPTIONS = {
     "latencies": (
         "How long an operation takes",
         "The share of all operations that were done within a time; the slowest rank counts. A steep line is "
-        "a steady library, one that bends to the right at the top has a tail. The dot is the slowest of all.",
+        "a steady library, one that bends to the right at the top has a tail. The dot is the slowest of all. "
+        "A dashed line is what the bandwidth allows.",
     ),
     "ratios": (
         "Beside the reference",
         "The dot is the ratio of the two times, the bar its 95 % interval (bootstrap over rounds). Where the "
         "bar crosses 1 the run does not decide. No bar: there was only one round.",
+    ),
+    "transfers": (
+        "Without the waiting for late ranks",
+        "From the moment the last rank began: what the library can do something about once all are there.",
     ),
     "losses": ("The loss of the training", "Equal curves lie on each other; the second is dashed."),
     "wire": (
@@ -122,10 +127,23 @@ def _section(digest: Digest, pictures: list[Picture]) -> Record:
         )
     if max((training.get("others_share", 0) for training in digest.trainings), default=0) > OTHERS_MAX:
         warnings.append("Other programs took much of the processors meanwhile.")
+    invalid = [seen for seen in digest.surroundings if seen["invalid_turns"]]
+    if invalid:
+        turns = f"{sum(seen['invalid_turns'] for seen in invalid)} of {_turns(digest)} turns"
+        warnings.append(f"{turns} say nothing about the network: {invalid[0]['invalid_because']}.")
+    warnings += [
+        f"{seen['contender']} in {seen['case']} is void: {seen['void']}."
+        for seen in digest.surroundings
+        if seen["void"]
+    ]
     if run["settings"].get("quick"):
         warnings.append("A quick try: no evidence.")
     groups = [(case, digest.of(case)) for case in digest.cases]
     return {"digest": digest, "run": run, "pictures": pictures, "warnings": warnings, "groups": groups}
+
+
+def _turns(digest: Digest) -> int:
+    return sum(int(seen["turns"]) for seen in digest.surroundings)
 
 
 def _data(digest: Digest) -> Record:
