@@ -26,7 +26,10 @@ from tailcut.pytorch.calls import Call
 from tailcut.pytorch.completing import Completer
 from tailcut.pytorch.delegating import DelegatingGroup
 from tailcut.pytorch.forming import form_group
+from tailcut.pytorch.hosted import through_host
+from tailcut.pytorch.neighbours import beside
 from tailcut.pytorch.profiler import span
+from tailcut.pytorch.staging import Stager
 from tailcut.pytorch.works import CollectiveWork
 
 _CUSTOM = dist.ProcessGroup.BackendType.CUSTOM
@@ -47,17 +50,20 @@ def create(options: Any, backend_options: Any = None) -> TailcutGroup:
     inner = dist.ProcessGroup(options.store, rank, size)
     inner._register_backend(torch.device("cpu"), _CUSTOM, gloo)
     inner._set_default_backend(_CUSTOM)
+    nccl = beside(options)
+    if nccl is not None:
+        inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
     settings = (backend_options or Config()).resolved()
     limit_s = min(settings.rendezvous_timeout_s, options.timeout.total_seconds())
     group = form_group(inner, config=settings, timeout=limit_s)
-    return TailcutGroup(inner, gloo, options.store, group)
+    return TailcutGroup(inner, gloo, nccl, options.store, group)
 
 
 class TailcutGroup(DelegatingGroup):
     """A process group of PyTorch over a tailcut group; `group` is the latter."""
 
     def __init__(
-        self, inner: dist.ProcessGroup, gloo: dist.ProcessGroupGloo, store: Store, group: Group
+        self, inner: dist.ProcessGroup, gloo: dist.ProcessGroupGloo, nccl: Any, store: Store, group: Group
     ) -> None:
         super().__init__(inner, store)
         self._register_backend(torch.device("cpu"), _CUSTOM, gloo)
@@ -65,6 +71,12 @@ class TailcutGroup(DelegatingGroup):
         self._gloo: Any = gloo
         self.group = group
         self._completer = Completer(f"tailcut-futures-{group.id:08x}")
+        self._stager: Stager | None = None
+        if nccl is not None:
+            self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
+        elif torch.cuda.is_available():
+            self._register_backend(torch.device("cuda"), _CUSTOM, gloo)
+            self._stager = Stager(group, self._completer, f"tailcut-staging-{group.id:08x}")
 
     def getBackendName(self) -> str:  # PyTorch's spelling
         return "tailcut"
@@ -79,12 +91,12 @@ class TailcutGroup(DelegatingGroup):
             tensors, opts = args
         else:
             tensors, opts = _all_reduce_arguments(*args, **named)
-        call = calls.all_reduce(tensors, opts.reduceOp)
+        call = calls.all_reduce(tensors, opts.reduceOp) if self._serves(tensors[0]) else None
         return self._hand_on("allreduce", tensors, opts) if call is None else self._start(call, opts)
 
     def allreduce_coalesced(self, *args: Any, **named: Any) -> Any:
         call = None
-        if len(args) == 2:
+        if len(args) == 2 and self._serves(args[0][0]):
             call = calls.all_reduce_coalesced(args[0], args[1].reduceOp)
         return (
             self._hand_on("allreduce_coalesced", *args, **named)
@@ -94,13 +106,13 @@ class TailcutGroup(DelegatingGroup):
 
     def allgather(self, *args: Any, **named: Any) -> Any:
         call = None
-        if len(args) == 3 and isinstance(args[2], AllgatherOptions):
+        if len(args) == 3 and isinstance(args[2], AllgatherOptions) and self._serves(args[1][0]):
             call = calls.all_gather(args[0], args[1], self.group)
         return self._hand_on("allgather", *args, **named) if call is None else self._start(call, args[2])
 
     def all_gather_single(self, *args: Any, **named: Any) -> Any:
         call = None
-        if len(args) == 3:
+        if len(args) == 3 and self._serves(args[0]):
             call = calls.all_gather_single(args[0], args[1], self.group)
         return (
             self._hand_on("_allgather_base", *args, **named) if call is None else self._start(call, args[2])
@@ -108,7 +120,7 @@ class TailcutGroup(DelegatingGroup):
 
     def all_gather_single_coalesced(self, *args: Any, **named: Any) -> Any:
         call = None
-        if len(args) == 3:
+        if len(args) == 3 and self._serves(args[0][0]):
             call = calls.all_gather_coalesced(args[0], args[1], self.group)
         if call is None:
             return self._hand_on("allgather_into_tensor_coalesced", *args, **named)
@@ -116,13 +128,13 @@ class TailcutGroup(DelegatingGroup):
 
     def reduce_scatter(self, *args: Any, **named: Any) -> Any:
         call = None
-        if len(args) == 3 and isinstance(args[2], ReduceScatterOptions):
+        if len(args) == 3 and isinstance(args[2], ReduceScatterOptions) and self._serves(args[0][0]):
             call = calls.reduce_scatter(args[0], args[1], args[2].reduceOp, self.group)
         return self._hand_on("reduce_scatter", *args, **named) if call is None else self._start(call, args[2])
 
     def reduce_scatter_single(self, *args: Any, **named: Any) -> Any:
         call = None
-        if len(args) == 3:
+        if len(args) == 3 and self._serves(args[0]):
             call = calls.reduce_scatter_single(args[0], args[1], args[2].reduceOp, self.group)
         if call is None:
             return self._hand_on("_reduce_scatter_base", *args, **named)
@@ -130,17 +142,23 @@ class TailcutGroup(DelegatingGroup):
 
     def reduce_scatter_single_coalesced(self, *args: Any, **named: Any) -> Any:
         call = None
-        if len(args) == 3:
+        if len(args) == 3 and self._serves(args[0][0]):
             call = calls.reduce_scatter_coalesced(args[0], args[1], args[2].reduceOp, self.group)
         if call is None:
             return self._hand_on("reduce_scatter_tensor_coalesced", *args, **named)
         return self._start(call, args[2])
+
+    def _serves(self, tensor: torch.Tensor) -> bool:
+        """Whether tensors in this kind of memory are ours: on the CPU, and on GPUs unless NCCL has those."""
+        return tensor.is_cpu or (tensor.is_cuda and self._stager is not None)
 
     def _start(self, call: Call, opts: Any) -> CollectiveWork:
         limit: timedelta = opts.timeout
         if limit <= _ZERO:  # not given: the group's own, which set_timeout may have changed
             limit = self._gloo.options._timeout
         with span(call.collective):
+            if self._stager is not None and call.source.is_cuda:
+                return self._stager.start(call, limit.total_seconds())
             try:
                 work = calls.start(call, self.group, _TAG, limit.total_seconds())
             except Misuse:
@@ -152,19 +170,29 @@ class TailcutGroup(DelegatingGroup):
             self._completer.see_to(started)  # the caller may never wait
         return started
 
+    def _hand_on(self, name: str, *args: Any, **named: Any) -> Any:
+        if self._stager is not None:  # Gloo knows GPUs only in part
+            return through_host(getattr(self._inner, name), args, named)
+        return getattr(self._inner, name)(*args, **named)
+
     # ---- the end
 
     def shutdown(self) -> None:
         """Leaves the group when peers have what they need; destroy_process_group calls it."""
         self.group.close()
-        self._completer.close()
+        self._end_threads()
         super().shutdown()
 
     def abort(self) -> None:
         """Leaves the group at once; operations in flight end with an error here and at the peers."""
         self.group.close(linger=0)
-        self._completer.close()
+        self._end_threads()
         super().abort()
+
+    def _end_threads(self) -> None:
+        if self._stager is not None:
+            self._stager.close()
+        self._completer.close()
 
 
 def _all_reduce_arguments(

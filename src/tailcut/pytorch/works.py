@@ -92,7 +92,7 @@ class CollectiveWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            future = self._future = torch.futures.Future()
+            future = self._future = self._new_future()
         self._completer.take(self)
         return future
 
@@ -129,5 +129,11 @@ class CollectiveWork(dist.Work):
     def complete_future(self) -> None:
         """Waits and completes the future, whatever came of it; callbacks run here."""
         self.settle(None)
+        self._set_future()
+
+    def _new_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        return torch.futures.Future()
+
+    def _set_future(self) -> None:
         if self._future is not None:
             self._future.set_result(list(self._results))
