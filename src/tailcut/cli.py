@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tailcut.bench import calibrating
 from tailcut.bench.commands import BENCH_HELP, REPORT_HELP, bench, report
 from tailcut.lab.commands import app as lab
 
@@ -49,6 +50,7 @@ def _options(
 
 app.command("bench", help=BENCH_HELP)(bench)
 app.command("report", help=REPORT_HELP)(report)
+lab.command("calibrate", help=calibrating.HELP)(calibrating.command)  # it measures: lab may not import bench
 app.add_typer(lab, name="lab")
 
 
