@@ -117,13 +117,14 @@ def ratios(digest: Digest) -> Any:
             if not math.isnan(ratio.low):
                 axis.plot([ratio.low, ratio.high], [place, place], color=colour, linewidth=3.4, alpha=0.45)
             axis.plot(ratio.value, place, "o", color=colour, markersize=5.5)
-        axis.axvline(1, color=INK, linewidth=1)
         axis.set(title=f"{q} over {digest.reference}'s", xscale="log", ylim=(-0.6, len(compared) - 0.4))
         if drawn:
+            axis.axvline(1, color=INK, linewidth=1)
             _plain(axis.xaxis)
         else:
             axis.text(0.5, 0.5, "too few operations", ha="center", transform=axis.transAxes, color=SOFT)
             axis.set_xticks([])
+            axis.set_xticks([], minor=True)
     labels = [f"{cell.case} · {cell.contender}" for cell in reversed(compared)]
     axes[0].set_yticks(range(len(compared)), labels)
     axes[1].set_yticks(range(len(compared)), [""] * len(compared))

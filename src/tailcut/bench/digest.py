@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tailcut.bench.figures import Ratio, quantile, resolvable
 from tailcut.bench.report import against, as_ratio
 from tailcut.bench.results import Record, read
+from tailcut.bench.surroundings import doubtful
 from tailcut.bench.sweep import rounds_of
 from tailcut.types import DType
 
@@ -37,11 +38,15 @@ class Cell:
     lost: int
     resent: int | None  # None: the library does not say
     idle_share: float
+    doubtful: bool  # the lab saw that its ratios decide nothing
     lags_ns: list[list[int]]  # per rank, of all operations; empty when nobody noted them
 
     @property
     def max_ns(self) -> int:
         return int(self.times_ns[-1])
+
+    def word(self, ratio: Ratio) -> str:
+        return "invalid" if self.doubtful else ratio.word()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,12 @@ def digest(path: Path) -> Digest:
 
     contenders = list(dict.fromkeys(record["name"] for record in of("contender")))
     reference = _reference(of("summary"), contenders)
+    doubts = doubtful(of("surroundings"), reference)
     cells = [
         cell
         for case in of("case")
         for name in contenders
-        if (cell := _cell(case, name, reference, of("samples"), of("summary"))) is not None
+        if (cell := _cell(case, name, reference, of("samples"), of("summary"), doubts)) is not None
     ]
     versions = {**records[0].get("versions", {})}
     for contender in of("contender"):
@@ -123,7 +129,12 @@ def _reference(summaries: Sequence[Record], contenders: Sequence[str]) -> str:
 
 
 def _cell(
-    case: Record, name: str, reference: str, samples: list[Record], summaries: Sequence[Record]
+    case: Record,
+    name: str,
+    reference: str,
+    samples: list[Record],
+    summaries: Sequence[Record],
+    doubts: Collection[tuple[str, str]],
 ) -> Cell | None:
     rounds = rounds_of(samples, case["name"], name)
     if not rounds:
@@ -155,6 +166,7 @@ def _cell(
         lost=sum(turn["wire"]["lost"] for turn in turns),
         resent=sum(resent) if resent else None,
         idle_share=sum(turn["idle_share"] for turn in turns) / len(turns),
+        doubtful=(case["name"], name) in doubts,
         lags_ns=_lags(turn.get("lags_ns") or [] for turn in turns),
     )
 

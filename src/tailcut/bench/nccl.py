@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tailcut.bench.report import Sheet, as_ratio
 from tailcut.bench.results import Record
@@ -101,8 +101,11 @@ def _us(nanoseconds: int | None) -> str:
     return f"{microseconds:.0f}" if microseconds >= 1000 else f"{microseconds:.4g}"
 
 
-def ratios(summaries: Iterable[Record], reference: str) -> Sheet:
-    """How each library compares with the reference, and whether that is more than chance."""
+def ratios(summaries: Iterable[Record], reference: str, doubtful: Collection[tuple[str, str]] = ()) -> Sheet:
+    """How each library compares with the reference, and whether that is more than chance.
+
+    doubtful: (case, library) that were not measured under conditions that decide anything.
+    """
     rows = []
     for record in summaries:
         if record["contender"] == reference:
@@ -111,6 +114,7 @@ def ratios(summaries: Iterable[Record], reference: str) -> Sheet:
             value = as_ratio(interval)
             if value is not None:
                 who = f"{record['contender']} / {reference}"
-                rows.append((size_text(record["bytes"]), who, quantile, str(value), value.word()))
+                word = "invalid" if (record["case"], record["contender"]) in doubtful else value.word()
+                rows.append((size_text(record["bytes"]), who, quantile, str(value), word))
     heads = ("size", "of", "quantile", "ratio of times", "verdict")
     return Sheet(f"Beside {reference}: ratio [95 % interval, bootstrap over rounds]", heads, rows)

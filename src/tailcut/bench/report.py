@@ -25,6 +25,7 @@ COLOURS = {
     "faster": "green",
     "slower": "red",
     "failed": "red",
+    "invalid": "red",
 }
 
 

@@ -141,11 +141,12 @@ def measure(request: Request, output: Path, console: Console, lab: Lab | None = 
         reference = contenders[0].team.peer.name  # the first peer of --against; tailcut when it is alone
         found = summaries(results, reference)
         shown = [{**case, "nbytes": of.nbytes} for case, of in zip(results.of("case"), cases, strict=True)]
+        seen = () if lab is None else surroundings.judge(results, lab.scenario, reference)
+        doubtful = surroundings.doubtful(results.of("surroundings"), reference)
         sheets = [nccl.table(found, results.of("failure"), shown)]
         if len(contenders) > 1:
-            sheets.append(nccl.ratios(found, reference))
-        if lab is not None:
-            sheets += surroundings.judge(results, lab.scenario, reference)
+            sheets.append(nccl.ratios(found, reference, doubtful))
+        sheets += seen
         where = f"in the lab's {lab.scenario.name}" if lab is not None else "on this machine"
         finish(results, f"tailcut bench: {request.ranks} ranks {where}", sheets, NOTES, console)
     return fine and len({contender.team.peer.name for contender in contenders}) == len(names)

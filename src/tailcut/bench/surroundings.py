@@ -62,6 +62,19 @@ def judge(results: Results, scenario: Scenario, reference: str) -> tuple[Sheet, 
     return sheet, Sheet("Headroom: the reference over what the bandwidth allows", heads, limits)
 
 
+def doubtful(surroundings: Sequence[Record], reference: str) -> set[tuple[str, str]]:
+    """(case, contender) whose ratio to the reference decides nothing: most turns of either were invalid, or
+    the contender took from the background what the reference left to it."""
+    bad = {
+        (seen["case"], seen["contender"])
+        for seen in surroundings
+        if 2 * seen["invalid_turns"] > seen["turns"]
+    }
+    bad |= {(seen["case"], seen["contender"]) for seen in surroundings if seen["void"]}
+    cells = {(seen["case"], seen["contender"]) for seen in surroundings}
+    return {(case, who) for case, who in cells if bad & {(case, who), (case, reference)}}
+
+
 def _is(record: Record, case: str, name: str) -> bool:
     return record["case"] == case and record["contender"] == name and "lab" in record
 
