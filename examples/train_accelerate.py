@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: make the process group before the Accelerator, which takes over what is there.
 
     pip install accelerate
-    torchrun --standalone --nproc-per-node 2 examples/train_accelerate.py                  one line: the backend
+    torchrun --standalone --nproc-per-node 2 examples/train_accelerate.py                  the backend
     torchrun --standalone --nproc-per-node 2 examples/train_accelerate.py --door hook      gradients only
 
 InitProcessGroupKwargs(backend="tailcut") is refused by Accelerate 1.15, which knows a fixed list of names.

@@ -64,8 +64,7 @@ def main() -> None:
         scaling_config=ray.train.ScalingConfig(num_workers=2, use_gpu=False),
         run_config=ray.train.RunConfig(storage_path=options.storage),
     )
-    result = trainer.fit()
-    print(f"last report: {result.metrics}", flush=True)
+    trainer.fit()
     ray.shutdown()
 
 
