@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tailcut.bench import surroundings
+from tailcut.bench import baselines, surroundings
 from tailcut.bench.results import Results, read
+from tailcut.bench.team import Team
 from tailcut.cli import app
-from tailcut.lab import missing_tools
+from tailcut.lab import Hosts, missing_tools
 from tailcut.lab.scenario import Background, Network, Port, Scenario
 
 needs_lab = [
@@ -139,6 +140,20 @@ class TestInALab:
         assert [record["name"] for record in records if record["kind"] == "scenario"] == ["late"]
         assert any(record["kind"] == "headroom" for record in records) == (peers != "none")
         assert "What the lab saw" in done.output
+
+    @pytest.mark.parametrize("name", ["mpich", "intel-mpi"])
+    def test_an_mpi_is_led_onto_the_hosts_and_talks_over_their_cables(
+        self, name: str, tmp_path: Path
+    ) -> None:
+        if remedy := baselines.missing([name]):
+            pytest.skip(f"not installed: {remedy[name]}")
+        with Hosts(3) as hosts, Team(baselines.PEERS[name](), 3, hosts) as team:
+            turn = team.measure(30_000, iterations=2, warmup=1, timeout_s=40)
+            sent = [hosts.counters(host).sent_bytes for host in range(3)]
+        assert len(turn.durations_ns) == 2
+        # At least 2 (n - 1) / n of the 120,000 bytes by each rank in each of the three operations.
+        assert turn.wire.sent_bytes > 3 * 3 * 4 / 3 * 120_000
+        assert min(sent) > 100_000
 
     def test_where_udp_is_blocked_the_others_are_measured_and_the_reason_is_kept(
         self, tmp_path: Path

@@ -168,7 +168,7 @@ def test_list_show_and_wrong_words(tmp_path: Path) -> None:
     assert status == 0 and "percent = 1" in text
     status, text = lab("run", scenario(tmp_path, "[[loss]]\npercent = 200\n"), "--", "true")
     assert status == 2 and "small.toml: loss[0].percent: must be 0 to 100, not 200" in text
-    status, text = lab("shell", "0")
+    status, text = lab("shell", "0", "--lab", "1")
     assert status == 2 and "no lab is running" in text
 
 

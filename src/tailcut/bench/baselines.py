@@ -101,7 +101,8 @@ def _mpi(name: str, library: str, options: tuple[str, ...], env: dict[str, str])
     packages = sysconfig.get_path("purelib", vars={"base": str(root)})
     env = {**env, "MPI4PY_LIBMPI": str(root / "lib" / library)}
     launcher = (str(root / "bin/mpiexec"), *options)
-    return Peer(name, HERE / "peers/mpi.py", launcher, env, (packages,), dtypes=MPI_DTYPES)
+    hydra = name in ("intel-mpi", "mpich")
+    return Peer(name, HERE / "peers/mpi.py", launcher, env, (packages,), dtypes=MPI_DTYPES, hydra=hydra)
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""`tailcut lab calibrate`: the command. It measures, so it lives in bench, and `cli` puts it beside the others."""
+"""The command `tailcut lab calibrate`. It measures, so it lives here, and `cli` puts it beside the others."""
 
 from __future__ import annotations
 

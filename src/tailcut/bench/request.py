@@ -107,12 +107,12 @@ def available(request: Request, console: Console) -> list[str]:
         console.print(f"[yellow]{what}: measuring without it.[/yellow] To have it: {remedy}", highlight=False)
         names.remove(name)
     for name in list(names):
-        if request.lab and baselines.PEERS[name]().launcher:
+        peer = baselines.PEERS[name]()
+        if request.lab and peer.launcher and not peer.hydra:
             console.print(f"[yellow]{name} has a launcher that knows nothing of a lab: without it[/yellow]")
             names.remove(name)
             continue
-        dtypes = baselines.PEERS[name]().dtypes
-        if dtypes and request.dtype not in dtypes:
+        if peer.dtypes and request.dtype not in peer.dtypes:
             console.print(f"[yellow]{name} has no {request.dtype}: measuring without it[/yellow]")
             names.remove(name)
     return names

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tailcut.bench import hydra
 from tailcut.bench.control import Control, ControlError, Message
 from tailcut.lab import Hosts, processes
 
@@ -47,6 +48,7 @@ class Peer:
     python_path: tuple[str, ...] = ()  # where its own packages stand, before all others
     congestion: str = ""  # TCP's congestion control in a lab; empty: as the machine has it
     dtypes: tuple[str, ...] = ()  # what it can reduce; empty: all that we can
+    hydra: bool = False  # its launcher is Hydra, which can be led onto the hosts of a lab
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Team:
     _serial = 0
 
     def __init__(self, peer: Peer, size: int, hosts: Hosts | None = None) -> None:
-        if peer.launcher and hosts is not None:
+        if peer.launcher and not peer.hydra and hosts is not None:
             raise ValueError(f"{peer.name} has a launcher of its own, which knows nothing of a lab")
         if hosts is not None and hosts.n < size:
             raise ValueError(f"{size} ranks need {size} hosts, the lab has {hosts.n}")
@@ -207,6 +209,12 @@ class Team:
         path = os.pathsep.join([*self.peer.python_path, *(entry for entry in sys.path if entry)])
         env = {**os.environ, **ONE_THREAD, "PYTHONPATH": path, **self.peer.env}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        if self.peer.launcher and self._hosts is not None:
+            there = hydra.options(self._hosts, self.size, self._folder)
+            argv = [*self.peer.launcher, *there, "-n", str(self.size), *command]
+            env |= hydra.ENVIRONMENT
+            self._processes.append(self._hosts.spawn(0, argv, env, start_new_session=True, **pipes))
+            return
         if self.peer.launcher:
             argv = [*self.peer.launcher, "-n", str(self.size), *command]
             self._processes.append(processes.start(argv, env, start_new_session=True, **pipes))
