@@ -15,11 +15,11 @@ BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.tom
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup build test demo hello lint format sanitize fuzz bench soak faults clean
+.PHONY: help setup build test demo hello lint format sanitize fuzz bench soak faults torch-suite torch-mixed clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
 
 setup: $(VENV)/.editable  ## .venv with everything a developer needs, and the package in it
 
@@ -79,6 +79,12 @@ soak: build  ## figure 3: 10,000 random operations with 1 % loss (minutes; needs
 
 faults: build  ## figure 4: killed and stopped ranks (7 minutes)
 	$(BIN)/python benchmarks/faults.py
+
+torch-suite: build  ## PyTorch's own distributed tests on Gloo and on tailcut, compared (10 minutes)
+	$(BIN)/python benchmarks/torch_suite.py
+
+torch-mixed: build  ## 200 iterations of mixed collectives on 4 ranks, 20 times (10 minutes)
+	$(BIN)/python benchmarks/torch_mixed.py
 
 clean:  ## remove builds and caches (the environment stays: rm -r .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -179,7 +179,13 @@ def main(
         tests = results.of("test")
         heads = ("ranks", "tests", "skipped", "Gloo passes", "tailcut passes", "only Gloo")
         sheet = Sheet("Passed", heads, [row(tests, each) for each in sizes])
-        finish(results, "PyTorch's own distributed tests", [sheet], [str(__doc__).split("\n\n")[2]], console)
+        finish(
+            results,
+            "PyTorch's own distributed tests",
+            [sheet],
+            [" ".join(str(__doc__).split("\n\n")[2].split())],
+            console,
+        )
         real = [name for each in sizes for name in worse(tests, each) if name not in ABOUT_THE_NAME]
     raise typer.Exit(1 if real else 0)
 

@@ -59,8 +59,11 @@ def all_reduce(tensors: Tensors, op: Any) -> Call | None:
     name = _reduction(op, tensors[0])
     if name is None or len(tensors) != 1:
         return None
-    row = _row(tensors[0])
-    return Call("all_reduce", row, row, name, tensors, _back(tensors, row))
+    row = tensors[0].detach()
+    if row.is_contiguous():  # nearly always: 3 us less than the general way
+        return Call("all_reduce", row, row, name, tensors, None)
+    row = row.contiguous()
+    return Call("all_reduce", row, row, name, tensors, _back(tensors, row.view(-1)))
 
 
 def all_reduce_coalesced(tensors: Tensors, op: Any) -> Call | None:

@@ -30,6 +30,9 @@ class Awaited(Protocol):
     def error(self) -> TailcutError | None:
         """The error it ended with."""
 
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+
     def complete_future(self) -> None:
         """Waits and completes."""
 
@@ -47,8 +50,10 @@ class Completer:
     def take(self, work: Awaited) -> None:
         """Sees to it that the work's future is completed."""
         self._watch(work)
-        if self._thread is threading.current_thread():
-            work.complete_future()  # asked for inside a callback, which may wait for it: nobody else is free
+        # Asked for inside a callback, which may wait for it: nobody else is free. And what is over needs no
+        # other thread: there is no callback yet.
+        if self._thread is threading.current_thread() or work.is_completed():
+            work.complete_future()
             return
         self.see_to(work)
 
