@@ -12,10 +12,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml | tr ',' ' ')
+EXAMPLES := $(shell sed -n 's/^examples = \[\(.*\)\]$$/\1/p' pyproject.toml | tr ',' ' ')
+RAY := $(shell sed -n 's/^ray = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup build test demo hello lint format sanitize fuzz bench soak faults torch-suite torch-mixed clean
+.PHONY: help setup build test demo examples hello lint format sanitize fuzz bench soak faults torch-suite torch-mixed clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,14 +45,23 @@ $(VENV)/.editable: pyproject.toml $(VENV)/.torch $(VENV)/.tools
 	PYTHON=$(BIN)/python scripts/build.sh $(PIP_FLAGS) -e '.[dev]'
 	touch $@
 
+# What the examples need is wished for: where it cannot be had, their tests are skipped and say so.
+$(VENV)/.examples: pyproject.toml $(VENV)/.editable
+	$(if $(TORCH),-$(PIP) install -q $(PIP_FLAGS) $(EXAMPLES),@echo "without PyTorch no examples")
+	touch $@
+
 build: setup  ## compile what changed and put it into .venv
 	@PYTHON=$(BIN)/python scripts/build.sh --no-deps --no-index -e .
 
-test: build lint  ## linters, types, all tests
+test: build lint $(VENV)/.examples  ## linters, types, all tests
 	$(BIN)/python -m pytest -q
 
 demo: build  ## train a small GPT on Gloo, then on tailcut, and compare (2 to 3 minutes)
 	$(BIN)/python examples/demo.py
+
+examples: build $(VENV)/.examples  ## every example for real, Ray too (minutes)
+	$(PIP) install -q $(PIP_FLAGS) '$(RAY)'
+	TAILCUT_TEST_RAY=1 $(BIN)/python -m pytest -q tests/examples
 
 hello: build  ## a first AllReduce on four ranks of this machine, values checked (seconds)
 	$(BIN)/python examples/first_allreduce.py
