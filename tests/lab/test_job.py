@@ -207,6 +207,7 @@ def test_an_ordinary_user_gets_a_lab_or_the_reason_why_not() -> None:
     if nobody("unshare --user --net true").returncode == 0:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "[0] rank 0 of 0" in done.stdout and "[1] rank 1 of 0" in done.stdout
+        assert "[lab] a shell on host 0: nsenter -t " in done.stdout
     else:
         assert done.returncode == 2 and "user namespaces" in done.stderr
     assert set(leftovers.namespaces()) <= before

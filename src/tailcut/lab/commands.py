@@ -65,6 +65,8 @@ def run(
     try:
         with open_scenario(scene, seed=seed) as lab:
             say("lab", f"{scene.name}, {scene.hosts} hosts, seed {seed}: {scene.summary}".encode())
+            if privileges.in_own_world():
+                say("lab", _way_in(lab.hosts.namespace(0)).encode())
             with lab.cell() as cell:
                 end = Job(lab, command, say).run(timeout_s)
     except KeyboardInterrupt:
@@ -83,7 +85,8 @@ def shell(
     lab: Annotated[str, typer.Option(help="which lab, when several run: its process's number")] = "",
 ) -> None:
     """A shell on a host of a lab that runs now."""
-    _become_able()
+    if privileges.lacking():
+        _fail("the lab of an ordinary user is a world of its own: `tailcut lab run` says how to get in")
     running = sorted(
         {name.rsplit("-", 1)[0] for name in leftovers.namespaces() if leftovers.owner_lives(name)}
     )
@@ -105,6 +108,12 @@ def clean() -> None:
     _become_able()
     removed = leftovers.clean()
     print("\n".join(["removed:", *removed]) if removed else "nothing was left behind")
+
+
+def _way_in(namespace: str) -> str:
+    """Its networks are visible only from inside, so `tailcut lab shell` cannot find them."""
+    inside = " ".join(entering(namespace))
+    return f"a shell on host 0: nsenter -t {os.getpid()} -U -m --preserve-credentials {inside} sh"
 
 
 def _closing(end: End, record: CellRecord) -> list[str]:

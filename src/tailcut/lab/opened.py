@@ -24,6 +24,7 @@ from tailcut.lab.hosts import Hosts
 from tailcut.lab.load import BUSY_SHARE_MAX, Load
 from tailcut.lab.scenario import Port, Scenario
 from tailcut.lab.stragglers import lag_ns
+from tailcut.lab.system import LabError
 
 VALID = "valid"
 
@@ -109,6 +110,8 @@ class Lab:
                 yield driver
             finally:
                 self._driver = None
+        if driver.error is not None:
+            raise LabError(f"the faults of the scenario ended too early: {driver.error}") from driver.error
 
     @contextmanager
     def cell(self) -> Iterator[Cell]:

@@ -77,6 +77,12 @@ def ensure(command: Sequence[str]) -> None:
     os.execvp(_UNSHARE[0], [*_UNSHARE, *command])
 
 
+def in_own_world() -> bool:
+    """Whether this process is root only of a user namespace that one user made."""
+    words = Path("/proc/self/uid_map").read_text().split()
+    return len(words) == 3 and words[0] == "0" and words[2] == "1"
+
+
 def _advice() -> str:
     if _number("/proc/sys/user/max_user_namespaces") == 0:
         return " (sysctl user.max_user_namespaces is 0: set it to 10000)"
