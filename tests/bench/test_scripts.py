@@ -31,3 +31,12 @@ def test_an_unknown_peer_is_named_and_no_result_is_touched(script: str, tmp_path
     assert done.returncode != 0
     assert "no such peer: nccl; there are gloo, " in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_of_scenarios_explains_itself_and_names_an_unknown_peer(tmp_path: Path) -> None:
+    script = str(FOLDER / "scenarios.py")
+    assert "--only" in run(script, "--help").stdout
+    done = run(script, "--only", "clean", "--peers", "nccl", "--folder", str(tmp_path))
+    assert done.returncode != 0
+    assert "no such peer: nccl; there are gloo, " in done.stderr
+    assert list(tmp_path.iterdir()) == []
