@@ -51,18 +51,23 @@ def train(folder: Path | None) -> tuple[DistributedDataParallel, dict[str, Any]]
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    # A store for each life: in torchrun's, which outlives them, Gloo now and then finds addresses of the dead.
+    life, rank, size = (
+        int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE")
+    )
+    store = dist.FileStore(str(folder / f"store{life}"), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     resumed, state = train(folder)
     whole, _ = train(None)
     about = {
-        "life": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+        "life": life,
         "resumed": training.digest(resumed.module),
         "whole": training.digest(whole.module),
         "step": state["step"],
         "bucket_steps": sum(bucket["steps"] for bucket in state["buckets"]),
         "buckets": len(state["buckets"]),
     }
-    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(about))
+    (folder / f"rank{rank}.json").write_text(json.dumps(about))
     dist.destroy_process_group()
 
 

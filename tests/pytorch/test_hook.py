@@ -28,6 +28,8 @@ import tailcut  # noqa: E402
 from pytorch import training  # noqa: E402
 from ranks import Place  # noqa: E402
 
+pytestmark = pytest.mark.timeout(150)  # importing torch in every rank takes long on a busy machine
+
 STEPS = 5
 SIZES = (2, 4)
 HALF = 2e-3  # after some steps with gradients in 16 bits
@@ -255,7 +257,7 @@ def all_cases(place: Place, store: str) -> dict[str, Found]:
 @functools.cache
 def results_of(size: int) -> list[dict[str, Found]]:
     with tempfile.TemporaryDirectory() as folder:
-        return ranks.run(all_cases, size, str(Path(folder) / "store"), timeout_s=55)
+        return ranks.run(all_cases, size, str(Path(folder) / "store"), timeout_s=120)
 
 
 def case_of(name: str, size: int) -> list[Found]:

@@ -20,7 +20,10 @@ import tailcut  # noqa: E402
 from pytorch import training  # noqa: E402
 from ranks import Died, Place  # noqa: E402
 
+pytestmark = pytest.mark.timeout(150)  # importing torch in every rank takes long on a busy machine
+
 LIVENESS_S = 1.0
+PATIENCE_S = 120.0
 
 
 def config(**settings: Any) -> tailcut.Config:
@@ -55,7 +58,9 @@ def killed_in_backward(place: Place, store: str, static_graph: bool) -> list[tup
 
 @pytest.mark.parametrize(("size", "static_graph"), [(2, True), (3, False)])
 def test_a_rank_killed_in_backward_is_named(tmp_path: Path, size: int, static_graph: bool) -> None:
-    for report in ranks.reports(killed_in_backward, size, str(tmp_path / "store"), static_graph):
+    for report in ranks.reports(
+        killed_in_backward, size, str(tmp_path / "store"), static_graph, timeout_s=PATIENCE_S
+    ):
         if report.rank == 1:
             assert isinstance(report.error, Died) and report.exit_code == -signal.SIGKILL
             continue
@@ -168,7 +173,7 @@ def other_model(place: Place) -> str:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return ranks.run(errors, 2, str(tmp_path_factory.mktemp("said") / "store"))
+    return ranks.run(errors, 2, str(tmp_path_factory.mktemp("said") / "store"), timeout_s=PATIENCE_S)
 
 
 def test_what_cannot_be_attached(said: list[dict[str, Any]]) -> None:
