@@ -51,7 +51,7 @@ def train(folder: Path | None) -> tuple[DistributedDataParallel, dict[str, Any]]
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    # A store for each life: in torchrun's, which outlives them, Gloo now and then finds addresses of the dead.
+    # A store for each life: torchrun's outlives them, and Gloo sometimes finds addresses of the dead in it.
     life, rank, size = (
         int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE")
     )
