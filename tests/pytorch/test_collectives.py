@@ -131,6 +131,10 @@ def check_layouts(place: Place, dist: Any) -> None:
     while not work.is_completed():
         pass
     same(left.contiguous(), expected, "polled")
+    for _ in range(20):
+        tensor = contribution(place.rank, (6, 4), torch.float32).t().contiguous().t()
+        done = dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0])
+        same(done.wait().contiguous(), expected, "future of a copy")
 
 
 def check_coalesced(place: Place, dist: Any) -> None:

@@ -6,6 +6,8 @@ in the same order on all ranks, as PyTorch demands anyway.
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -77,6 +79,7 @@ class TailcutGroup(DelegatingGroup):
         elif torch.cuda.is_available():
             self._register_backend(torch.device("cuda"), _CUSTOM, gloo)
             self._stager = Stager(group, self._completer, f"tailcut-staging-{group.id:08x}")
+        _alive.add(self)
 
     def getBackendName(self) -> str:  # PyTorch's spelling
         return "tailcut"
@@ -189,10 +192,27 @@ class TailcutGroup(DelegatingGroup):
         self._end_threads()
         super().abort()
 
+    def leave(self) -> None:
+        """At the end of a process that did not destroy it: PyTorch keeps it beyond the interpreter's end."""
+        self.group.close()
+        self._end_threads()
+        del self.group
+
     def _end_threads(self) -> None:
         if self._stager is not None:
             self._stager.close()
         self._completer.close()
+
+
+_alive: weakref.WeakSet[TailcutGroup] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for group in list(_alive):
+        group.leave()
+
+
+atexit.register(_leave_all)
 
 
 def _all_reduce_arguments(

@@ -40,6 +40,7 @@ class CollectiveWork(dist.Work):
         self._error = error
         self._lock = threading.Lock()
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._future_set = False
         self.reported = False  # somebody was told of the error
 
     # ---- what PyTorch calls
@@ -135,5 +136,8 @@ class CollectiveWork(dist.Work):
         return torch.futures.Future()
 
     def _set_future(self) -> None:
-        if self._future is not None:
-            self._future.set_result(list(self._results))
+        with self._lock:  # the completer may have two reasons to come here, and a caller may have come before
+            if self._future is None or self._future_set:
+                return
+            self._future_set = True
+        self._future.set_result(list(self._results))
