@@ -29,6 +29,7 @@ from tailcut.pytorch.completing import Completer
 from tailcut.pytorch.delegating import DelegatingGroup
 from tailcut.pytorch.forming import form_group
 from tailcut.pytorch.hosted import through_host
+from tailcut.pytorch.lives import fresh
 from tailcut.pytorch.neighbours import beside
 from tailcut.pytorch.profiler import span
 from tailcut.pytorch.staging import Stager
@@ -48,15 +49,16 @@ def create(options: Any, backend_options: Any = None) -> TailcutGroup:
         kind = type(backend_options).__name__
         raise Misuse(f"pg_options for the backend tailcut must be a tailcut.Config, not {kind}")
     rank, size = options.group_rank, options.group_size
-    gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout=options.timeout)
-    inner = dist.ProcessGroup(options.store, rank, size)
-    inner._register_backend(torch.device("cpu"), _CUSTOM, gloo)
-    inner._set_default_backend(_CUSTOM)
-    nccl = beside(options)
-    if nccl is not None:
-        inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
     settings = (backend_options or Config()).resolved()
     limit_s = min(settings.rendezvous_timeout_s, options.timeout.total_seconds())
+    store = fresh(options.store, rank, size, limit_s)
+    gloo = dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout)
+    inner = dist.ProcessGroup(store, rank, size)
+    inner._register_backend(torch.device("cpu"), _CUSTOM, gloo)
+    inner._set_default_backend(_CUSTOM)
+    nccl = beside(options, store)
+    if nccl is not None:
+        inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
     group = form_group(inner, config=settings, timeout=limit_s)
     return TailcutGroup(inner, gloo, nccl, options.store, group)
 

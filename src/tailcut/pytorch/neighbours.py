@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from tailcut.errors import Misuse
 
 _CALLER, _VARIABLE = "_new_process_group_helper", "backend_config"
 
 
-def beside(options: Any) -> Any:
+def beside(options: Any, store: Store) -> Any:
     """The NCCL backend for GPUs, if the user asked for it, else None. Refuses what nobody would serve."""
     others = {device: name for device, name in _asked_for().items() if name != "tailcut"}
     for device, name in others.items():
@@ -35,8 +35,8 @@ def beside(options: Any) -> Any:
     settings._timeout = options.timeout
     settings.global_ranks_in_group = options.global_ranks_in_group
     settings.group_name = options.group_id
-    store = PrefixStore("cuda/", options.store)
-    return dist.ProcessGroupNCCL(store, options.group_rank, options.group_size, settings)
+    prefixed = PrefixStore("cuda/", store)
+    return dist.ProcessGroupNCCL(prefixed, options.group_rank, options.group_size, settings)
 
 
 def _asked_for() -> dict[str, str]:
