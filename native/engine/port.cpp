@@ -8,13 +8,10 @@ namespace tailcut {
 
 namespace {
 constexpr double kMemory = 0.998;    // of the best rate, for each bin with traffic: halves in 14 s of it
-constexpr double kLeast = 0.9;       // of the best rate: a port does not shrink; what lies beyond it is the paths' concern
-constexpr double kMost = 1.5;        // of the best rate: where much gets lost on the way, more must leave than arrives
-constexpr double kDrain = 0.98;      // of the best rate, while the queue is too long
+constexpr double kDrain = 0.97;      // of the best rate, while the queue is too long
+constexpr double kProbe = 1.06;      // while it is short: fills it if the best rate is the port's, finds out if it is not
 constexpr double kSettled = 1.1;     // a bin brought at most so much more than the one before: the first rate is not taken while it grows
 constexpr double kMostlySteady = 0.7; // of what passed in a bin, on paths that were busy all the time: the bin tells the port's rate
-constexpr double kProbe = 0.01;      // of the rate more, in the first bin without a queue; in the next twice that, ...
-constexpr uint32_t kMostProbes = 3;  // ... up to so many times
 constexpr double kAboveShare = 1.1;  // what a path may send beyond its share while others are held back
 constexpr double kSqueezed = 0.7;    // of the best rate
 constexpr double kQueuePackets = 128;
@@ -23,15 +20,16 @@ constexpr Time kSomeQueue = kMillisecond;
 constexpr Time kBurst = 250 * kMicrosecond;
 constexpr Time kCatchUp = 2 * kMillisecond;     // a late wake-up may make good this much: a busy host wakes us late
 constexpr Time kReports = 5;  // a busy path reports at least so many times within a bin
-constexpr uint32_t kBinPackets = 768;           // enough to know a rate within a per cent
+constexpr uint32_t kBinPackets = 512;           // enough to know a rate within a per cent
 constexpr Time kShortestBin = 5 * kMillisecond; // likewise, for the grain of time stamps
 constexpr Time kAmbiguous = 400 * kMillisecond; // between two reports the peer's 16-bit clock may have gone round
 }  // namespace
 
 void PathMeter::add(Time now, uint32_t passed, uint16_t arrived_ticks, bool drained) {
   const Time pause = Time{static_cast<uint16_t>(arrived_ticks - newest_)} * kStampUnit;
+  passed_ += passed;
   if (busy_ && now - heard_at_ < kAmbiguous) {
-    passed_ += passed;
+    busy_passed_ += passed;
     elapsed_ += pause;
   }
   busy_ = !drained;
@@ -43,9 +41,9 @@ PathMeter::Flow PathMeter::take(Time bin) {
   Flow flow;
   flow.steady = bin - elapsed_ <= bin / kReports;
   // Of a path that was not busy all the time, what passed counts for the whole bin.
-  const Time span = flow.steady ? elapsed_ : std::max(bin, elapsed_);
-  flow.rate = span > 0 ? static_cast<double>(passed_) / static_cast<double>(span) : 0;
-  passed_ = 0;
+  const uint32_t packets = flow.steady ? busy_passed_ : passed_;
+  flow.rate = static_cast<double>(packets) / static_cast<double>(std::max<Time>(flow.steady ? elapsed_ : bin, 1));
+  passed_ = busy_passed_ = 0;
   elapsed_ = 0;
   return flow;
 }
@@ -63,20 +61,12 @@ void Port::adjust(Time now, const Bin& bin) {
   if (bin.queue == kNever || best_ <= 0) return;
   const bool less = (limited_ || held_back_) && bin.passed < kSqueezed * best_ && bin.queue > kSomeQueue;
   squeezed_bins_ = less ? squeezed_bins_ + 1 : 0;
-  const Time target = queue_target();
-  const bool probing = limited_ && bin.queue < target / 2;
-  probes_ = probing ? std::min(probes_ + 1, kMostProbes) : 0;
-  const bool full = bin.queue > target;
   const bool steady = bin.steady > kMostlySteady * bin.passed;
-  if (probing) {
-    rate_ *= 1 + kProbe * probes_;
-  } else if (full && rate_ > 0) {
-    rate_ = std::min(rate_, kDrain * best_);
-  } else if (full && steady && bin.passed < kSettled * last_passed_) {
-    rate_ = kDrain * best_;
+  const Time target = queue_target();
+  if (rate_ > 0 || (bin.queue > target && steady && bin.passed < kSettled * last_passed_)) {
+    rate_ = best_ * (bin.queue > target ? kDrain : bin.queue < target / 2 ? kProbe : 1);
   }
   last_passed_ = steady ? bin.passed : 0;
-  if (rate_ > 0) rate_ = std::clamp(rate_, kLeast * best_, kMost * best_);
   limited_ = held_back_ = false;
 }
 

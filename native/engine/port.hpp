@@ -19,7 +19,7 @@ class PathMeter {
   Flow take(Time bin);  // over a bin of the given length; starts the next one
 
  private:
-  uint32_t passed_ = 0;
+  uint32_t passed_ = 0, busy_passed_ = 0;
   Time elapsed_ = 0;       // between the first arrival and the newest, less idle times
   uint16_t newest_ = 0;    // ticks
   Time heard_at_ = 0;      // our clock, when that was reported
@@ -62,7 +62,6 @@ class Port {
   double best_ = 0;  // the most that got through lately, bytes per nanosecond
   double last_passed_ = 0;  // in the bin before, if that was steady
   Time send_at_ = 0;
-  uint32_t probes_ = 0;  // bins in a row without a queue
   uint32_t bin_packets_ = 0;
   bool waiting_ = false;
   bool limited_ = false;    // pacing held something back in this bin
