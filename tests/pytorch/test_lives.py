@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
+
 import ranks
 
 torch = pytest.importorskip("torch")
 
-from tailcut.errors import RendezvousError
-from tailcut.pytorch.lives import fresh
+from tailcut.errors import RendezvousError  # noqa: E402
+from tailcut.pytorch.lives import fresh  # noqa: E402
 
 
 def lives(store: Any, size: int, absent: int = -1) -> list[Any]:
