@@ -145,7 +145,21 @@ def check_ddp(rank: int, dist: Any) -> None:
             torch.testing.assert_close(parameter.grad, expected)
 
 
+def check_nccl_beside(rank: int, dist: Any) -> None:
+    """Groups of one rank, because NCCL takes no two ranks on one GPU: who serves which memory, and that it works."""
+    own = dist.new_group([0], backend="cpu:tailcut,cuda:nccl")
+    dist.new_group([1], backend="cpu:tailcut,cuda:nccl")
+    if rank:
+        return
+    assert "nccl" in own._get_backend(torch.device("cuda")).name()
+    for device in ("cuda", "cpu"):
+        tensor = torch.full((1000,), 3.0, device=device)
+        dist.all_reduce(tensor, group=own)
+        assert tensor.unique().tolist() == [3.0], device
+
+
 CHECKS = [
+    check_nccl_beside,
     check_all_reduce,
     check_streams,
     check_gathers,
