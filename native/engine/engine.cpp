@@ -150,8 +150,8 @@ void Engine::emit(Time now, Active& active, ErrorCode code, const Result& cause)
   result.ours = active.op->print;
   if (code != ErrorCode::kMismatch) result.theirs = result.ours;
   result.resent_packets = active.resent;
+  result.expected_bytes = active.op->expected_bytes;
   for (const RecvState& recv : active.op->recvs) {
-    result.expected_bytes += recv.step->region.length;
     if (recv.done || code == ErrorCode::kNone) continue;
     result.stage = std::max(result.stage, recv.step->stage);
     const Rank peer = recv.step->peer;
@@ -297,6 +297,14 @@ std::optional<Result> Engine::poll_event() {
 Time Engine::wake_at() const {
   if (!control_.empty() || !reports_.empty() || !pings_.empty()) return 0;
   return std::min(timer_at_, pace_at_);
+}
+
+Time Engine::rest(Time now) const {
+  uint64_t left = 0;
+  for (const auto& active : active_) {
+    if (active->running) left += active->op->expected_bytes - active->op->received_bytes;
+  }
+  return arrivals_.rest(now, left, options_.receive_bytes);
 }
 
 }  // namespace tailcut

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/arrivals.hpp"
 #include "engine/counters.hpp"
 #include "engine/operation.hpp"
 #include "engine/peer.hpp"
@@ -71,6 +72,7 @@ class Engine {
   bool poll_transmit(Time now, Transmit& out);
   std::optional<Result> poll_event();
   Time wake_at() const;
+  Time rest(Time now) const;  // so long what arrives may wait in the socket
 
   // Getters.
   const Counters& counters() const { return counters_; }
@@ -216,6 +218,7 @@ class Engine {
   bool sweep_due_ = false;
   uint64_t next_ticket_ = 1;
   Port port_;
+  Arrivals arrivals_;
   uint32_t beside_ = 1;      // peers served side by side at the last look at what to send
   uint64_t look_ = 0;        // counts these looks
   Time timer_at_ = kNever;   // next look at the timers

@@ -76,6 +76,8 @@ void Operation::size_states() {
     recv.have = std::move(have);
     slot_[part->recvs[i]] = i;
   }
+  expected_bytes = 0;
+  for (const RecvState& recv : recvs) expected_bytes += recv.step->region.length;
   recvs_left = static_cast<uint32_t>(recvs.size());
   sends_left = static_cast<uint32_t>(sends.size());
 }

@@ -84,7 +84,7 @@ class Operation {
   uint32_t combines_left = 0;     // blocks
   uint32_t sends_left = 0;        // sends with packets never sent
   uint32_t send_cursor = 0;       // sends below it need no look: all sent, nothing to repair
-  uint64_t received_bytes = 0;
+  uint64_t received_bytes = 0, expected_bytes = 0;
 
   uint64_t memory_bytes() const { return stage_bytes_ + kept_.size(); }
 

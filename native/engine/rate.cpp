@@ -11,6 +11,7 @@ constexpr double kFirstWindow = 16;   // packets; TCP starts with 10
 constexpr double kLeastWindow = 4;    // packets: enough for two paced bursts
 constexpr double kLeastShare = 4;     // packets in the queues
 constexpr double kMassiveLoss = 0.15; // of a round: no network that is worth using loses that much by accident
+constexpr Time kJitterPart = 8;       // of the round trip
 constexpr double kBackOff = 0.7;      // CUBIC's beta
 constexpr double kAdd = 1.0;          // packets per round; 0.53 would be CUBIC's in its TCP-friendly region, but it soon leaves that
 constexpr Time kLocalPatience = 20 * kMillisecond;  // on one host nothing gets lost, but a peer may wait long for a core
@@ -63,7 +64,8 @@ void RateControl::on_report(const PathFeedback& feedback) {
 }
 
 void RateControl::end_round(const PathFeedback& feedback) {
-  if (round_samples_ > 0) queue_ = round_queue_ / round_samples_;
+  // Over a long way packets are a little late for reasons that are nobody's queue: jitter grows with distance.
+  if (round_samples_ > 0) queue_ = std::max<Time>(round_queue_ / round_samples_ - min_rtt() / kJitterPart, 0);
   if (!local_) {
     if (contend_) {
       round_contending(feedback);
@@ -88,7 +90,10 @@ void RateControl::round_alone(const PathFeedback& feedback) {
     const double queued = window_ * static_cast<double>(queue_) / std::max(loop, 1.0);
     if (queued > share) slow_start_ = false;
     const double wanted = window_ - queued + share;  // keep what is on the wire, and our share of the queues
-    if (!slow_start_ && (round_limited_ || wanted < window_)) window_ += (wanted - window_) / 2;
+    double step = (wanted - window_) / 2;
+    // Reports that come back late, through somebody's queue, make rounds long: then our share is too small a step.
+    if (round_limited_ && queued < share / 2) step = std::max(step, window_ / 4);
+    if (!slow_start_ && (round_limited_ || step < 0)) window_ += step;
   }
   if (feedback.squeezed) {
     contend_ = true;

@@ -66,6 +66,7 @@ void Engine::on_data(Time now, Rank from, const Header& header, const uint8_t* b
   if (now > peer.data_at && now - peer.data_at < kIdle) peer.data_pause += (now - peer.data_at - peer.data_pause) / 8;
   peer.data_at = now;
   peer.bytes_received += bytes;
+  arrivals_.add(now, bytes, peer.local);
   if (header.flags & kReportNow || peer.unreported >= options_.report_every) {
     queue_report(from);
   } else {

@@ -78,10 +78,12 @@ void Endpoint::kick() {
 void Endpoint::arm(bool background) {
   epoll_event event{};
   event.data.fd = socket_.fd();
-  event.events = background ? static_cast<uint32_t>(EPOLLIN) | (pending_.empty() ? 0u : static_cast<uint32_t>(EPOLLOUT)) : 0u;
+  const Time rested = background ? rest_until(monotonic_now()) : 0;
+  const auto watched = static_cast<uint32_t>((rested > 0 ? 0 : EPOLLIN) | (pending_.empty() ? 0 : EPOLLOUT));
+  event.events = background ? watched : 0u;
   epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.fd(), &event);
   itimerspec when{};
-  const Time next = background ? next_wake() : kNever;
+  const Time next = !background ? kNever : rested > 0 ? std::min(rested, next_wake()) : next_wake();
   if (next != kNever) when.it_value = to_timespec(std::max<Time>(next, 1));
   timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr);
 }
@@ -238,11 +240,22 @@ Time Endpoint::next_wake() const {
   return next;
 }
 
+// Until when what arrives may wait in the socket; 0: not at all.
+Time Endpoint::rest_until(Time now) const {
+  Time shortest = kNever;
+  for (const auto& [group, channel] : channels_) {
+    if (channel->engine_ && !channel->engine_->idle()) shortest = std::min(shortest, channel->engine_->rest(now));
+  }
+  return shortest > 0 && shortest < kNever ? now + shortest : 0;
+}
+
 void Endpoint::sleep_as_driver(Lock& lock, Time until) {
-  sleeping_until_ = until;
-  pollfd fds[2] = {{socket_.fd(), static_cast<short>(POLLIN | (pending_.empty() ? 0 : POLLOUT)), 0}, {wake_, POLLIN, 0}};
-  lock.unlock();
   const Time now = monotonic_now();
+  const Time rested = rest_until(now);
+  if (rested > 0) until = std::min(until, rested);
+  sleeping_until_ = until;
+  pollfd fds[2] = {{socket_.fd(), static_cast<short>((rested > 0 ? 0 : POLLIN) | (pending_.empty() ? 0 : POLLOUT)), 0}, {wake_, POLLIN, 0}};
+  lock.unlock();
   const timespec timeout = to_timespec(std::max<Time>(until - now, 0));
   if (until - now < kMillisecond) precise_timers();
   ppoll(fds, 2, until == kNever ? nullptr : &timeout, nullptr);

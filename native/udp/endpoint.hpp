@@ -84,6 +84,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void keep_pending(const Channel& channel, size_t from, size_t count);
   void deliver();
   Time next_wake() const;
+  Time rest_until(Time now) const;
 
   // Driving by callers.
   bool drive_until(Lock& lock, Time deadline, const std::function<bool()>& done, const std::function<void()>& interrupted);

@@ -36,8 +36,8 @@ def test_they_are_what_their_names_say() -> None:
     for milliseconds in (1, 10, 50):
         delay = load(f"wan-{milliseconds}").delay
         assert delay is not None and delay.round_trip_ms == milliseconds
-    assert load("slow-link").ports == (Port(3, out_mbit=125, in_mbit=125),)
-    assert load("slow-link").network.rate_mbit == 250
+    assert load("slow-link").ports == (Port(3, out_mbit=75, in_mbit=75),)
+    assert load("slow-link").network.rate_mbit == 150
     assert load("overlay").network.mtu == 1450 and not load("overlay").network.icmp
     assert not load("blocked").network.udp
     assert {fault.kind for fault in load("killer").faults} == {"kill", "pause"}

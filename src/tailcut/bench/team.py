@@ -46,7 +46,7 @@ class Peer:
     ] = ()  # an mpiexec with its options, before `-n SIZE`; empty: we start every rank
     env: Mapping[str, str] = field(default_factory=dict)
     python_path: tuple[str, ...] = ()  # where its own packages stand, before all others
-    congestion: str = ""  # TCP's congestion control in a lab; empty: as the machine has it
+    congestion: str = ""  # TCP's congestion control in a lab; empty: as the lab has it
     dtypes: tuple[str, ...] = ()  # what it can reduce; empty: all that we can
     hydra: bool = False  # its launcher is Hydra, which can be led onto the hosts of a lab
 
@@ -97,8 +97,8 @@ class Team:
         self._control = Control(self._folder / "control", size)
         self._processes: list[subprocess.Popen[Any]] = []
         self._broken = False
-        if hosts is not None and peer.congestion:
-            hosts.set_congestion(peer.congestion)
+        if hosts is not None:
+            hosts.set_congestion(peer.congestion or hosts.congestion)
         try:
             with (self._folder / "log").open("wb") as log:
                 self._start(log)

@@ -37,6 +37,8 @@ PORT_RATE_FACTOR = 1.01
 PORT_BURST_FACTOR = 2
 ETHERNET_BYTES = 14  # what the shaper counts above the MTU (no preamble, no checksum)
 
+MACHINE_CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+
 _serials = itertools.count()
 
 
@@ -91,7 +93,8 @@ class Hosts:
         self.loss_percent = loss_percent
         self.delay_by = ""  # what makes the distance: netem or relay; empty without one
         self._filters = behaviour or Filters(mtu)
-        self._congestion, self._probing = congestion, probing
+        self.congestion = congestion or MACHINE_CONGESTION.read_text(encoding="ascii").strip()
+        self._probing = probing
         self._limits: dict[int, CpuLimit] = {}
         self._delay, self._seed = delay, seed
         self._prefix = ""
@@ -329,8 +332,7 @@ class Hosts:
             ports = [f"port{host}" for host in range(self.n)]
             self.delay_by, relay = wan.build(self._switch, ports, self.mtu, self._delay, self._seed)
             self._processes += [relay] if relay is not None else []
-        if self._congestion is not None:
-            self.set_congestion(self._congestion)
+        self.set_congestion(self.congestion)
 
     def _build_host(self, host: int) -> None:
         lines = ["link set lo up", "link set eth0 up"]

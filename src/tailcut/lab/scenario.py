@@ -37,7 +37,7 @@ class Network:
     ipv6: bool = False  # hosts have IPv6 addresses beside IPv4's
     udp: bool = True  # False: the switch drops all UDP
     icmp: bool = True  # False: the switch drops all ICMP, "too big" included
-    congestion: str = ""  # TCP's congestion control; empty: as the machine has it
+    congestion: str = "cubic"  # TCP's congestion control, for all machines alike; empty: as the machine has it
     probing: bool = False  # TCP finds the path's MTU by itself (tcp_mtu_probing)
 
 
@@ -193,7 +193,7 @@ def _network(table: Table) -> Network:
         ipv6="ipv6" in table.texts("addresses", ("ipv4",), ("ipv4", "ipv6")),
         udp=table.flag("udp", True),
         icmp=table.flag("icmp", True),
-        congestion=table.text("congestion", ""),
+        congestion=table.text("congestion", default.congestion),
         probing=table.flag("probing", False),
     )
     table.finish()
