@@ -64,7 +64,9 @@ def contenders_of(team: Team) -> list[Contender]:
 def main(
     output: Annotated[Path, typer.Option(help="JSONL file; the table goes beside it")] = RESULTS,
     rounds: Annotated[int, typer.Option(help="turns of every contender in every case")] = 12,
-    peers: Annotated[str, typer.Option(help="who takes part")] = "gloo,tar-tcp,intel-mpi,openmpi,mpich,tailcut",
+    peers: Annotated[
+        str, typer.Option(help="who takes part")
+    ] = "gloo,tar-tcp,intel-mpi,openmpi,mpich,tailcut",
     quick: Annotated[bool, typer.Option(help="3 short rounds into *-quick.jsonl: no evidence")] = False,
 ) -> None:
     """AllReduce over loopback: gloo, MPI over TCP and tailcut in turns."""

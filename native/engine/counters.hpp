@@ -12,6 +12,7 @@ namespace tailcut {
   X(data_received, "data packets that brought new payload")                              \
   X(data_sent, "data packets sent for the first time")                                   \
   X(data_resent, "data packets sent again because a report asked for them")              \
+  X(data_copied, "further copies of them, where repairs get lost too or the way is long")     \
   X(reports_received, "reports from peers")                                              \
   X(reports_sent, "reports to peers")                                                    \
   X(pings_sent, "questions to silent peers")                                             \

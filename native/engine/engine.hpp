@@ -96,6 +96,7 @@ class Engine {
     std::vector<uint8_t> confirmed; // by rank: it heard our Enter
     uint32_t enters_left = 0, confirms_left = 0;
     Time enter_at = kNever, enter_pause = 0;
+    uint32_t enter_asks = 1;        // so often it was announced
     uint64_t resent = 0;
     uint64_t kept_bytes = 0;
   };
@@ -117,6 +118,7 @@ class Engine {
     Result fail;      // kFail
     bool group_scope = false;  // kFail
     bool asked = false;        // kEnter: the peer says that it lacks it
+    uint32_t copies = 1;
   };
   struct TagState {
     uint32_t low = 0;                 // every sequence below is over
@@ -152,7 +154,7 @@ class Engine {
   void drop_early(OpKey key);
   void on_enter(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes);
   void accept_enter(Time now, Active& active, Rank from, const Fingerprint& print);
-  void on_ping(Time now, Rank from, const uint8_t* body, size_t bytes);
+  void on_ping(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes);
   void on_fail(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes);
   void fail_as_told(Time now, Active& active, Result cause);
   Early* early(OpKey key);
@@ -169,7 +171,7 @@ class Engine {
   void note(Rank to, OpKey key, uint16_t transfer, uint8_t flags, Time now, Time at);
   void due(Rank to, Time at);
   void queue_report(Rank to);
-  uint32_t window_for(Time now) const;
+  uint32_t window_for(Time now, const Peer& to) const;
   void adjust_port(Time now);
 
   // transmit.cpp
@@ -181,9 +183,13 @@ class Engine {
   bool may_send(Time now, Peer& peer);
   static bool precedes(const SendState& a, const SendState& b);
   uint32_t take_packets(Time now, Active& active, SendState& send, Transmit& out, uint32_t budget, uint64_t& bytes_left);
-  void put_packet(Time now, Active& active, SendState& send, uint32_t packet, bool again, Transmit& out);
+  enum class Sending : uint8_t { kFirst, kAgain, kCopy };
+  void put_packet(Time now, Active& active, SendState& send, uint32_t packet, Sending sending, Transmit& out);
   void begin_control(Time now, Kind kind, Rank to, OpKey key, Transmit& out);
   void finish_control(Transmit& out, size_t body_bytes);
+  static void repeat_control(uint32_t copies, Transmit& out);
+  // A peer so far away that to repair a repair would take long: repairs, and what asks for them, are sent twice.
+  static bool far(const Peer& peer) { return peer.control.min_rtt() >= 4 * kMillisecond; }
   static bool has_work(const SendState& send) { return send.resend_count > 0 || send.next < send.ready; }
 
   // timers.cpp

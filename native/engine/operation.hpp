@@ -31,6 +31,10 @@ struct SendState {
   uint32_t resend_count = 0;
   uint32_t resend_from = 0;       // first block that may hold a packet to send again
   std::vector<uint64_t> resend;   // by block; empty until the first loss
+  uint32_t asked = kNobody;       // where the peer's prefix was when it last asked for what is missing
+  uint32_t again = 0;             // so often it has asked without progress since
+  uint32_t copies = 1;            // of each packet that is sent again
+  static constexpr uint32_t kNobody = 0xFFFFFFFF;
   struct Sent {
     uint32_t path = 0;            // path sequence of the block's newest packet
     uint32_t at_us = 0;           // and when it left (wraps)
@@ -38,6 +42,7 @@ struct SendState {
   std::vector<Sent> sent;         // by block
   Time probe_at = kNever;         // when to ask the peer what it has got
   Time probe_pause = 0;
+  uint32_t asks = 0;              // so often, without an answer that confirmed anything
   uint64_t bytes_of(uint32_t packet, uint32_t payload) const {
     return packet + 1 == packets ? step->region.length - uint64_t{packet} * payload : payload;
   }
@@ -55,6 +60,8 @@ struct RecvState {
   bool ask = false;               // the next report names it, and asks for its tail
   Time quiet_at = kNever;         // when to ask for the tail
   Time quiet_pause = 0;
+  uint32_t asks = 0;              // so often since the last data; from kNoHurry on it is no loss that we wait for
+  static constexpr uint32_t kNoHurry = 8;
 };
 
 enum class Placed : uint8_t { kNew, kDuplicate, kMalformed };

@@ -46,6 +46,8 @@ struct Peer {
   uint32_t unreported = 0;
   Time report_at = kNever;    // when the next report is due
   bool report_queued = false;
+  uint32_t report_copies = 1; // of the next report
+  uint32_t ping_copies = 1;   // of the next ping
 
   // Things the next report should say beside the transfers in progress.
   struct Note {

@@ -48,6 +48,7 @@ class Port {
   Time send_at() const { return send_at_; }
   Time share_spacing(uint64_t bytes, uint32_t paths) const;  // pause of one path that may take little more than its even share
   uint64_t burst_bytes() const;
+  Time turn() const { return best_ > 0 ? static_cast<Time>(packet_bytes_ * paths_ / best_) : 0; }  // of one packet on each path
   double queue_share() const;  // packets that one path may keep in the queues
   // For a while less gets through than the port can carry, although more was ready and queues are there: somebody else uses it.
   bool squeezed() const { return squeezed_bins_ >= kSqueezedBins; }

@@ -95,10 +95,11 @@ void RateControl::round_alone(const PathFeedback& feedback) {
     if (round_limited_ && queued < share / 2) step = std::max(step, window_ / 4);
     if (!slow_start_ && (round_limited_ || step < 0)) window_ += step;
   }
+  const Time ours = static_cast<Time>(kLeastShare) * feedback.turn;  // even the least we do makes a queue at a slow port
   if (feedback.squeezed) {
     contend_ = true;
     drained_rounds_ = 0;
-  } else if (queue_ <= options_.stranger_delay) {
+  } else if (queue_ <= options_.stranger_delay + ours) {
     full_since_ = kNever;
   } else if (full_since_ == kNever) {
     full_since_ = feedback.now;
@@ -155,6 +156,8 @@ Time RateControl::rto() const {
   const Time base = srtt_ == 0 ? 20 * kMillisecond : loop_ + 4 * loop_variance_ + options_.report_delay + (local_ ? kLocalPatience : kMillisecond);
   return std::min<Time>(base << std::min<uint32_t>(silences_, 6), kSecond);
 }
+
+Time RateControl::tail_probe() const { return srtt_ / 8; }
 
 Time RateControl::tail_timeout() const {
   if (local_ || srtt_ == 0) return rto();

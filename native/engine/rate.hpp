@@ -39,6 +39,7 @@ struct PathFeedback {
   bool limited = false;   // the window, not the data, held us back
   uint64_t peer_window = 0;
   bool squeezed = false;  // the host gets less through than its port can carry, though it has more to send
+  Time turn = 0;          // what one packet on each of the host's paths takes
   double queue_share = 0; // packets this path may keep in the queues: its part of what the host may
 };
 
@@ -54,6 +55,7 @@ class RateControl {
   uint64_t burst_bytes() const;        // the most that may leave back to back
   Time rto() const;
   Time tail_timeout() const;  // after the last packet has left: it, or the report that it asked for, must have got lost
+  Time tail_probe() const;    // after the last packet has left: by now those that are a little late have arrived
   Time srtt() const { return srtt_; }
   Time loop() const { return loop_; }
   Time min_rtt() const { return min_rtt_ == kNever ? 0 : min_rtt_; }

@@ -39,10 +39,13 @@ void Engine::receive(Time now, Time arrived, Rank from, const uint8_t* data, siz
   const uint8_t* body = data + kHeaderBytes;
   const size_t length = bytes - kHeaderBytes;
   switch (header.kind) {
-    case Kind::kData: on_data(now, from, header, body, length); break;
+    case Kind::kData:
+      arrivals_.add(arrived, length, peer.local);
+      on_data(now, from, header, body, length);
+      break;
     case Kind::kEnter: on_enter(now, from, header, body, length); break;
     case Kind::kReport: on_report(now, arrived, from, header.stamp, body, length); break;
-    case Kind::kPing: on_ping(now, from, body, length); break;
+    case Kind::kPing: on_ping(now, from, header, body, length); break;
     case Kind::kFail: on_fail(now, from, header, body, length); break;
     case Kind::kBye:
       if (!peer.closed) peer.closed_at = now;
@@ -66,7 +69,6 @@ void Engine::on_data(Time now, Rank from, const Header& header, const uint8_t* b
   if (now > peer.data_at && now - peer.data_at < kIdle) peer.data_pause += (now - peer.data_at - peer.data_pause) / 8;
   peer.data_at = now;
   peer.bytes_received += bytes;
-  arrivals_.add(now, bytes, peer.local);
   if (header.flags & kReportNow || peer.unreported >= options_.report_every) {
     queue_report(from);
   } else {
@@ -101,6 +103,7 @@ void Engine::on_data(Time now, Rank from, const Header& header, const uint8_t* b
   ++counters_.data_received;
   if (!active->eager) confirm(*active, from);  // granted data comes only from a peer that heard our Enter
   recv.quiet_pause = 0;
+  recv.asks = 0;
   recv.quiet_at = now + std::max(peer.control.tail_timeout(), 4 * peer.data_pause);
   if (!recv.done) {
     wake_by(recv.quiet_at);
@@ -224,11 +227,13 @@ void Engine::accept_enter(Time now, Active& active, Rank from, const Fingerprint
   try_complete(now, active);
 }
 
-void Engine::on_ping(Time now, Rank from, const uint8_t* body, size_t bytes) {
+void Engine::on_ping(Time now, Rank from, const Header& header, const uint8_t* body, size_t bytes) {
   if (bytes < 2 || bytes != 2 + kPingEntryBytes * load<uint16_t>(body)) {
     ++counters_.dropped_malformed;
     return;
   }
+  const auto step = static_cast<int16_t>(header.path - static_cast<uint16_t>(peers_[from]->seen));
+  if (header.flags & kPathCounts && step > 0 && step <= kSmallStep) peers_[from]->seen += static_cast<uint32_t>(step);
   queue_report(from);
   const uint16_t count = load<uint16_t>(body);
   for (uint16_t i = 0; i < count; ++i) {

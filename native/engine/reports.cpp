@@ -8,8 +8,11 @@
 namespace tailcut {
 
 namespace {
+constexpr uint32_t kFewPackets = 8;
+constexpr uint32_t kMostCopies = 8u;
 constexpr uint32_t kReorder = 3;                    // packets seen after one that is missing before it counts as lost
 constexpr Time kMaxHold = 400 * kMillisecond;       // beyond it the 16-bit stamp is ambiguous: no sample
+constexpr uint64_t kLeastWindow = 4;                // packets that a peer may always have on their way to us
 constexpr Time kSenderMemory = 20 * kMillisecond;   // a peer that sent data this recently shares the receive buffer
 }  // namespace
 
@@ -35,10 +38,13 @@ void Engine::note(Rank to, OpKey key, uint16_t transfer, uint8_t flags, Time now
   }
 }
 
-uint32_t Engine::window_for(Time now) const {
+uint32_t Engine::window_for(Time now, const Peer& to) const {
   uint64_t senders = peers_.size() > 2 ? 1 : 0;  // leave room for one that is about to begin
   for (const auto& peer : peers_) senders += peer->data_at != 0 && now - peer->data_at < kSenderMemory;
-  return static_cast<uint32_t>(options_.receive_bytes / std::max<uint64_t>(senders, 1));
+  const uint64_t each = options_.receive_bytes / std::max<uint64_t>(senders, 1);
+  if (to.local) return static_cast<uint32_t>(each);
+  const uint64_t enough = arrivals_.enough(to.control.min_rtt()) / std::max<uint64_t>(senders, 1);
+  return static_cast<uint32_t>(std::min(each, std::max<uint64_t>(enough, kLeastWindow * geometry_.payload)));
 }
 
 void Engine::build_report(Time now, Rank to, Transmit& out) {
@@ -61,7 +67,7 @@ void Engine::build_report(Time now, Rank to, Transmit& out) {
   state.received = peer.received;
   state.stamp = peer.stamp;
   state.hold_us = static_cast<uint32_t>(std::clamp<Time>((now - peer.stamp_at) / kMicrosecond, 0, 0xFFFFFF));
-  state.window = window_for(now);
+  state.window = window_for(now, peer);
   encode(state, entries, body);
   peer.unreported = 0;
   peer.report_at = kNever;
@@ -81,6 +87,7 @@ size_t Engine::add_progress(Time, Rank to, uint8_t* at, size_t room, uint16_t& e
       if (active->entered[to] != kNever) flags |= kEntered;
       const size_t size = add_entry(*active, recv, flags, at + used, room - used);
       if (size == 0) return used;  // full: the rest comes with the next report
+      if (size > kEntryBytes && far(*peers_[to])) peers_[to]->report_copies = std::max<uint32_t>(peers_[to]->report_copies, 2);
       recv.ask = false;
       used += size;
       ++entries;
@@ -166,6 +173,7 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, uint16_t stamp, co
   if (!peer.local && advance > 0) peer.meter.add(now, static_cast<uint32_t>(advance), arrived_there, state.largest == peer.sent);
   if (!peer.local && port_.bin_over(now, static_cast<uint32_t>(advance))) adjust_port(now);
   feedback.squeezed = port_.squeezed();
+  feedback.turn = port_.turn();
   feedback.queue_share = port_.queue_share();
   const Time hold = Time{state.hold_us} * kMicrosecond;
   if (hold < kMaxHold) {
@@ -244,7 +252,10 @@ void Engine::on_entry(Time now, Rank from, const ReportEntry& entry, const uint8
     ++counters_.dropped_malformed;
     return;
   }
-  if (entry.prefix > send.acked) send.probe_pause = 0;
+  if (entry.prefix > send.acked) {
+    send.probe_pause = 0;
+    send.asks = 0;
+  }
   send.acked = std::max(send.acked, entry.prefix);
   for (uint8_t i = 0; i < entry.ranges; ++i) {
     const uint32_t first = load<uint32_t>(ranges + i * kRangeBytes);
@@ -257,6 +268,10 @@ void Engine::on_entry(Time now, Rank from, const ReportEntry& entry, const uint8
   }
   if (entry.flags & kAsking) {
     repair(now, *active, send, entry.high, send.next - entry.high, seen, from);
+    // Asked again and again without progress: repairs get lost too. More of it has a better chance, as long as it is little.
+    send.again = send.asked == entry.prefix && send.resend_count > 0 ? send.again + 1 : 0;
+    send.asked = entry.prefix;
+    send.copies = send.again >= 2 && send.resend_count <= kFewPackets ? std::min(1u << std::min(send.again - 1, 8u), kMostCopies) : 1;
     if (send.resend_count == 0 && send.next == send.ready && send.next < send.packets) {
       note(from, entry.key, entry.transfer, kNotYet, now, now);
     }
@@ -307,6 +322,7 @@ void Engine::on_receiver_entry(Time now, Active& active, Rank from, const Report
     fail_operation(now, active, cause, true);
     return;
   }
+  recv.asks = RecvState::kNoHurry;
   recv.quiet_pause = 100 * kMillisecond;  // it will come by itself; ask again only in case it got lost
   recv.quiet_at = now + recv.quiet_pause;
 }

@@ -7,7 +7,16 @@ namespace tailcut {
 
 namespace {
 constexpr Time kLongestPause = 200 * kMillisecond;  // between repeated questions, once they have backed off
+constexpr Time kLongestAsk = 50 * kMillisecond;     // likewise, where an operation waits for the answer
 constexpr Time kGrace = 300 * kMillisecond;         // packets of a peer that said goodbye may still be on their way
+
+// How many copies of a question that is asked once more: 1, 2, 4, 8, which gets through a burst of losses. Who has not answered then
+// is late, not unreachable, and is asked in single packets.
+uint32_t insisting(uint32_t& asks) {
+  const uint32_t copies = asks < 4 ? 1u << asks : 1;
+  ++asks;
+  return copies;
+}
 }  // namespace
 
 void Engine::wake(Time now) {
@@ -46,10 +55,11 @@ void Engine::check_operations(Time now) {
     // Also to those who confirmed but have not entered: if they failed the operation and word of it was lost, they say so again.
     const bool unheard = active.confirms_left > 0 || (active.running && active.enters_left > 0);
     if (unheard && now >= active.enter_at) {
+      const uint32_t copies = insisting(active.enter_asks);
       for (const Rank peer : active.op->part->peers) {
         const bool silent = active.running && active.entered[peer] == kNever;
         if ((active.confirmed[peer] && !silent) || peers_[peer]->closed) continue;
-        control_.push_back({Kind::kEnter, peer, active.op->key, {}, false, true});
+        control_.push_back({Kind::kEnter, peer, active.op->key, {}, false, true, copies});
         ++counters_.enters_resent;
       }
       active.enter_pause = std::min(active.enter_pause * 2, 2 * kLongestPause);
@@ -75,7 +85,9 @@ void Engine::check_sends(Time now, Active& active, std::vector<uint8_t>& ask) {
       const Time base = peers_[send.step->peer]->control.rto();
       send.probe_pause = std::clamp<Time>(send.probe_pause * 2, base, std::max(base, kLongestPause));
       send.probe_at = now + send.probe_pause;
-      if (!peers_[send.step->peer]->closed) ask[send.step->peer] = 1;
+      Peer& peer = *peers_[send.step->peer];
+      peer.ping_copies = std::max(peer.ping_copies, insisting(send.asks));
+      if (!peer.closed) ask[send.step->peer] = 1;
     }
     wake_by(send.probe_at);
   }
@@ -87,9 +99,12 @@ void Engine::check_recvs(Time now, Active& active) {
     if (recv.done || recv.quiet_at == kNever) continue;
     if (now >= recv.quiet_at) {
       const Time base = peers_[recv.step->peer]->control.rto();
-      recv.quiet_pause = std::clamp<Time>(recv.quiet_pause * 2, base, std::max(base, kLongestPause));
+      const Time longest = recv.asks < RecvState::kNoHurry ? kLongestAsk : kLongestPause;
+      recv.quiet_pause = std::clamp<Time>(recv.quiet_pause * 2, base, std::max(base, longest));
       recv.quiet_at = now + recv.quiet_pause;
       recv.ask = true;
+      Peer& peer = *peers_[recv.step->peer];
+      peer.report_copies = std::max(peer.report_copies, insisting(recv.asks));
       queue_report(recv.step->peer);
     }
     wake_by(recv.quiet_at);

@@ -1,6 +1,7 @@
 // What to send next: control packets first, then data in the order of operations and of their Plans, as windows and pacing allow.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "engine/engine.hpp"
 
@@ -39,6 +40,19 @@ void Engine::finish_control(Transmit& out, size_t body_bytes) {
   out.piece[0] = {out.control, out.bytes};
 }
 
+// The same packet several times: what is asked again without an answer may be on a path that loses many in a row.
+void Engine::repeat_control(uint32_t copies, Transmit& out) {
+  if (copies <= 1) return;
+  const uint32_t bytes = out.bytes;
+  for (uint32_t copy = 0; copy < copies; ++copy) {
+    out.piece[2 * copy] = {out.control, kHeaderBytes};
+    out.piece[2 * copy + 1] = {out.control + kHeaderBytes, bytes - static_cast<uint32_t>(kHeaderBytes)};
+  }
+  out.pieces = 2 * copies;
+  out.segments = copies;
+  out.bytes = copies * bytes;
+}
+
 bool Engine::transmit_control(Time now, Transmit& out) {
   while (!control_.empty()) {
     const Outgoing item = std::move(control_.front());
@@ -48,6 +62,7 @@ bool Engine::transmit_control(Time now, Transmit& out) {
       if (active == nullptr || (active->confirmed[item.to] && !item.asked)) continue;
     }
     build_control(now, item, out);
+    repeat_control(item.copies, out);
     return true;
   }
   if (!reports_.empty()) {
@@ -55,12 +70,14 @@ bool Engine::transmit_control(Time now, Transmit& out) {
     reports_.pop_front();
     peers_[to]->report_queued = false;
     build_report(now, to, out);
+    repeat_control(std::exchange(peers_[to]->report_copies, 1), out);
     return true;
   }
   if (!pings_.empty()) {
     const Rank to = pings_.front();
     pings_.pop_front();
     build_ping(now, to, out);
+    repeat_control(std::exchange(peers_[to]->ping_copies, far(*peers_[to]) ? 2 : 1), out);
     return true;
   }
   return false;
@@ -88,6 +105,10 @@ void Engine::build_control(Time now, const Outgoing& item, Transmit& out) {
 
 void Engine::build_ping(Time now, Rank to, Transmit& out) {
   begin_control(now, Kind::kPing, to, {}, out);
+  if (far(*peers_[to])) {  // what it has not seen by now got lost; nearby, asking again is quick and a full queue may be the reason
+    out.control[1] = kPathCounts << 4;
+    store<uint16_t>(out.control + kPathAt, static_cast<uint16_t>(peers_[to]->sent));
+  }
   uint8_t* body = out.control + kHeaderBytes;
   uint16_t count = 0;
   for (const auto& active : active_) {
@@ -204,6 +225,7 @@ bool Engine::fill(Time now, size_t active_index, uint32_t send_index, Transmit& 
 uint32_t Engine::take_packets(Time now, Active& active, SendState& send, Transmit& out, uint32_t budget, uint64_t& bytes_left) {
   const uint32_t per_block = geometry_.block_packets;
   const uint32_t segment = out.segment_bytes;
+  const uint32_t least = far(*peers_[send.step->peer]) ? 2 : 1;
   const auto room = [&] { return out.segments < budget && bytes_left >= segment && out.bytes % segment == 0; };
   while (send.resend_count > 0 && room()) {
     while (send.resend[send.resend_from] == 0) ++send.resend_from;
@@ -211,15 +233,20 @@ uint32_t Engine::take_packets(Time now, Active& active, SendState& send, Transmi
     const uint32_t packet = send.resend_from * per_block + static_cast<uint32_t>(std::countr_zero(word));
     word &= word - 1;
     --send.resend_count;
-    if (packet >= send.acked) put_packet(now, active, send, packet, true, out);
-    bytes_left -= segment;
+    if (packet < send.acked) continue;
+    const uint32_t copies = std::max(send.copies, least);
+    for (uint32_t copy = 0; copy < copies && (copy == 0 || room()); ++copy) {
+      put_packet(now, active, send, packet, copy == 0 ? Sending::kAgain : Sending::kCopy, out);
+      bytes_left -= segment;
+    }
   }
   while (send.next < send.ready && room()) {
-    put_packet(now, active, send, send.next++, false, out);
+    put_packet(now, active, send, send.next++, Sending::kFirst, out);
     bytes_left -= segment;
     if (send.next < send.packets) continue;
     --active.op->sends_left;
-    send.probe_at = now + peers_[send.step->peer]->control.tail_timeout();
+    const Peer& peer = *peers_[send.step->peer];
+    send.probe_at = now + (far(peer) ? peer.control.tail_probe() : peer.control.tail_timeout());
     wake_by(send.probe_at);
     if (send.packets >= 16) out.headers[out.segments - 1][1] |= kReportNow << 4;
     if (active.op->sends_left == 0) try_complete(now, active);  // the driver tells the caller only after this batch has left
@@ -227,12 +254,12 @@ uint32_t Engine::take_packets(Time now, Active& active, SendState& send, Transmi
   return room() ? 1 : 0;
 }
 
-void Engine::put_packet(Time now, Active& active, SendState& send, uint32_t packet, bool again, Transmit& out) {
+void Engine::put_packet(Time now, Active& active, SendState& send, uint32_t packet, Sending sending, Transmit& out) {
   Peer& peer = *peers_[send.step->peer];
   ++peer.sent;
   Header header;
   header.kind = Kind::kData;
-  header.flags = again ? kRepair : 0;
+  header.flags = sending == Sending::kFirst ? 0 : kRepair;
   if (packet + std::max<uint32_t>(1, send.packets / 100) >= send.packets) header.flags |= kLastPart;
   header.source = rank_;
   header.group = group_;
@@ -249,12 +276,10 @@ void Engine::put_packet(Time now, Active& active, SendState& send, uint32_t pack
   out.bytes += static_cast<uint32_t>(kHeaderBytes) + bytes;
   send.sent[packet / geometry_.block_packets] = {peer.sent, static_cast<uint32_t>(now / kMicrosecond)};
   peer.bytes_sent += bytes;
-  if (again) {
-    ++counters_.data_resent;
-    ++active.resent;
-  } else {
-    ++counters_.data_sent;
-  }
+  counters_.data_sent += sending == Sending::kFirst;
+  counters_.data_resent += sending == Sending::kAgain;
+  counters_.data_copied += sending == Sending::kCopy;
+  active.resent += sending != Sending::kFirst;
 }
 
 }  // namespace tailcut

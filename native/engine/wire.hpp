@@ -13,6 +13,7 @@ static_assert(std::endian::native == std::endian::little, "tailcut's wire code i
 
 constexpr uint8_t kVersion = 1;
 constexpr size_t kHeaderBytes = 24;
+constexpr size_t kPathAt = 22;              // where a header holds the path sequence
 constexpr size_t kTagBytes = 16;            // room for an authentication tag; not yet in use
 constexpr size_t kControlBytes = 1100;      // control packets fit any path that IPv6 allows
 constexpr uint32_t kMaxPackets = 1u << 24;  // packets of one transfer: the offset field has 24 bits
@@ -33,6 +34,8 @@ enum DataFlag : uint8_t {
   kRepair = 2,     // sent again because the receiver reported it missing
   kReportNow = 4,  // the sender's window is full or its data at an end: report at once
 };
+
+enum PingFlag : uint8_t { kPathCounts = 1 };  // the header's path sequence is that of the newest data packet
 
 struct Header {
   Kind kind = Kind::kData;

@@ -214,7 +214,7 @@ class _Run:
     def _report(self) -> Report:
         virtual, names = self.virtual, list(self.virtual.net.counters(0))
         counters = {name: virtual.total(name) for name in names}
-        data = counters["data_sent"] + counters["data_resent"]
+        data = counters["data_sent"] + counters["data_resent"] + counters["data_copied"]
         lost = virtual.net.dropped_data + counters["dropped_stash_full"] + counters["dropped_early_full"]
         return Report(
             digest=virtual.net.digest,

@@ -13,6 +13,7 @@ from tailcut.lab.scenario import Loss
 COUNTERS = ("oversize", "cut", "refused", "hole", "lost")
 CHAIN = "bridge lab forward"
 PATH = "ether saddr . ether daddr"
+BURST_MS = 50
 MILLION = 1_000_000  # what probabilities are counted in: 1 % is 10,000
 
 
@@ -80,11 +81,13 @@ _DROP = "counter name lost drop"
 def _bursts(bad: str, where: str, loss: Loss) -> Iterator[str]:
     """A path whose addresses are in the set is in the bad state. A packet first decides whether it leaves
     that state; then whether it enters it. So the bad state has 1 / leave packets in the mean, all lost, and
-    good ones have (1 - enter) / enter between two bursts."""
+    good ones have (1 - enter) / enter between two bursts. After BURST_MS the path is good in any case: a queue
+    that overflows drains, also when nobody sends any more."""
     share = loss.percent / 100
     leave = 1 / loss.burst_packets
     enter = leave * share / (1 - share)
-    yield f"add set bridge lab {bad} {{ type ether_addr . ether_addr; flags dynamic; size 65535; }}"
+    flags = f"flags dynamic,timeout; timeout {BURST_MS}ms"
+    yield f"add set bridge lab {bad} {{ type ether_addr . ether_addr; {flags}; size 65535; }}"
     chance = f"numgen random mod {MILLION} < "
     rule = f"add rule {CHAIN} {where}"
     yield f"{rule}{PATH} @{bad} {chance}{round(leave * MILLION)} delete @{bad} {{ {PATH} }} accept"

@@ -37,7 +37,9 @@ class Network:
     ipv6: bool = False  # hosts have IPv6 addresses beside IPv4's
     udp: bool = True  # False: the switch drops all UDP
     icmp: bool = True  # False: the switch drops all ICMP, "too big" included
-    congestion: str = "cubic"  # TCP's congestion control, for all machines alike; empty: as the machine has it
+    congestion: str = (
+        "cubic"  # TCP's congestion control, for all machines alike; empty: as the machine has it
+    )
     probing: bool = False  # TCP finds the path's MTU by itself (tcp_mtu_probing)
 
 
@@ -56,7 +58,7 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Random loss in the switch. With bursts each path (from one host to another) is by itself good or bad
-    (Gilbert and Elliott): in the bad state every packet is lost, `burst_packets` in the mean."""
+    (Gilbert and Elliott): in the bad state every packet is lost, `burst_packets` in the mean, for 50 ms at most."""
 
     percent: float
     burst_packets: float = 1.0  # 1: each packet by itself
