@@ -85,7 +85,7 @@ uint64_t Engine::start(Time now, std::shared_ptr<const Part> part, OpKey key, co
   Time pause = 10 * kMillisecond;
   for (const Rank peer : part->peers) {
     active.confirmed[peer] = 0;
-    control_.push_back({Kind::kEnter, peer, key, {}});
+    control_.push_back({Kind::kEnter, peer, key, {}, false, false, far(*peers_[peer]) ? 2u : 1u});
     pause = std::max(pause, peers_[peer]->control.rto());
   }
   active.enter_pause = pause;

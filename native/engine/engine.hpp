@@ -188,7 +188,7 @@ class Engine {
   void begin_control(Time now, Kind kind, Rank to, OpKey key, Transmit& out);
   void finish_control(Transmit& out, size_t body_bytes);
   static void repeat_control(uint32_t copies, Transmit& out);
-  // A peer so far away that to repair a repair would take long: repairs, and what asks for them, are sent twice.
+  // A peer so far away that to repair a repair would take long: repairs, questions and announcements are sent twice.
   static bool far(const Peer& peer) { return peer.control.min_rtt() >= 4 * kMillisecond; }
   static bool has_work(const SendState& send) { return send.resend_count > 0 || send.next < send.ready; }
 

@@ -32,7 +32,7 @@ def check_costs(scenario: Scenario, report: Report) -> None:
     else:
         assert report.resent <= 2 * report.lost + report.planned + 20
     pairs, ops = scenario.size * (scenario.size - 1), len(scenario.ops)
-    # What is asked again goes out in 1, 2, 4 and 8 copies before it is asked in single packets, for each loss anew.
+    # What is asked again goes out in 1, 2, 4 and 8 copies before it is asked in single packets.
     insisting = 14 * (pairs * ops + report.resent) if report.lost else 0
     idle_talk = pairs * (10 * ops + 12 * min(ops, 24) * spans_s(scenario, report))
     assert report.controls <= 2 * (report.planned + report.resent) + idle_talk + insisting

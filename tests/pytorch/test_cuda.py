@@ -146,7 +146,7 @@ def check_ddp(rank: int, dist: Any) -> None:
 
 
 def check_nccl_beside(rank: int, dist: Any) -> None:
-    """Groups of one rank, because NCCL takes no two ranks on one GPU: who serves which memory, and that it works."""
+    """Groups of one rank, because NCCL takes no two ranks on one GPU."""
     own = dist.new_group([0], backend="cpu:tailcut,cuda:nccl")
     dist.new_group([1], backend="cpu:tailcut,cuda:nccl")
     if rank:

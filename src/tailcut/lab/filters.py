@@ -81,8 +81,8 @@ _DROP = "counter name lost drop"
 def _bursts(bad: str, where: str, loss: Loss) -> Iterator[str]:
     """A path whose addresses are in the set is in the bad state. A packet first decides whether it leaves
     that state; then whether it enters it. So the bad state has 1 / leave packets in the mean, all lost, and
-    good ones have (1 - enter) / enter between two bursts. After BURST_MS the path is good in any case: a queue
-    that overflows drains, also when nobody sends any more."""
+    good ones have (1 - enter) / enter between two bursts. After BURST_MS the path is good in any case: a
+    queue that overflows drains, also when nobody sends any more."""
     share = loss.percent / 100
     leave = 1 / loss.burst_packets
     enter = leave * share / (1 - share)

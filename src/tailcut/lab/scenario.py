@@ -58,7 +58,8 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Random loss in the switch. With bursts each path (from one host to another) is by itself good or bad
-    (Gilbert and Elliott): in the bad state every packet is lost, `burst_packets` in the mean, for 50 ms at most."""
+    (Gilbert and Elliott): in the bad state every packet is lost, `burst_packets` in the mean, for at most
+    50 ms."""
 
     percent: float
     burst_packets: float = 1.0  # 1: each packet by itself
