@@ -40,7 +40,7 @@ NOTES = [
     f"Bottleneck {RATE_MBIT:.0f} Mbit/s in the switch, its queue 500 KB (16 ms); goodput in Mbit/s from "
     "host 0 to host 1.",
     "Fair is the sum of all goodputs over the number of flows, tailcut counted as one. The bar for tailcut "
-    f"is {FAIR[0]:g} to {FAIR[1]:g} times fair in every round.",
+    f"is {FAIR[0]:g} to {FAIR[1]:g} times fair in every round, and that the TCP flows keep at least {FAIR[0]:g} of theirs.",
     "`TCP beside`: what the TCP flows get beside tailcut over what they get beside one more TCP flow.",
 ]
 
@@ -131,7 +131,8 @@ def row(
     beside = (
         mean(theirs) / mean([sum(record["theirs_mbit"]) for record in peers]) if flows and peers else None
     )
-    inside = [FAIR[0] <= part <= FAIR[1] for part in parts]
+    kept = [others / flows / equal if flows else 1.0 for others, equal in zip(theirs, fair, strict=True)]
+    inside = [FAIR[0] <= part <= FAIR[1] and left >= FAIR[0] for part, left in zip(parts, kept, strict=True)]
     verdict = ""
     if who == "tailcut" and flows:
         verdict = "met" if all(inside) else "inconclusive" if any(inside) else "missed"

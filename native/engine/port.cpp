@@ -9,7 +9,6 @@ namespace tailcut {
 namespace {
 constexpr double kMemory = 0.998;    // of the best rate, for each bin with traffic: halves in 14 s of it
 constexpr double kDrain = 0.97;      // of the best rate, while the queue is too long
-constexpr Time kPatience = 100 * kMillisecond;  // and twice as long as a queue takes to drain
 constexpr double kProbe = 1.06;      // while it is short: fills it if the best rate is the port's, finds out if it is not
 constexpr double kSettled = 1.1;     // a bin brought at most so much more than the one before: the first rate is not taken while it grows
 constexpr double kMostlySteady = 0.7; // of what passed in a bin, on paths that were busy all the time: the bin tells the port's rate
@@ -64,27 +63,11 @@ void Port::adjust(Time now, const Bin& bin) {
   squeezed_bins_ = less ? squeezed_bins_ + 1 : 0;
   const bool steady = bin.steady > kMostlySteady * bin.passed;
   const Time target = queue_target();
-  const Time queue = own_queue(now, bin.queue, target);
-  if (rate_ > 0 || (queue > target && steady && bin.passed < kSettled * last_passed_)) {
-    rate_ = best_ * (queue > target ? kDrain : queue < target / 2 ? kProbe : 1);
+  if (rate_ > 0 || (bin.queue > target && steady && bin.passed < kSettled * last_passed_)) {
+    rate_ = best_ * (bin.queue > target ? kDrain : bin.queue < target / 2 ? kProbe : 1);
   }
   last_passed_ = steady ? bin.passed : 0;
   limited_ = held_back_ = false;
-}
-
-// A queue that stays although we have long sent less than gets through is not ours: a host that is slow to take packets, say. Without
-// this the pace would be lowered again and again, each time below what the last one let through.
-Time Port::own_queue(Time now, Time queue, Time target) {
-  if (queue <= not_ours_ + target) {
-    not_ours_ = std::min(not_ours_, queue);
-    long_since_ = kNever;
-  } else if (long_since_ == kNever) {
-    long_since_ = now;
-  } else if (now - long_since_ > kPatience + static_cast<Time>(static_cast<double>(queue) * 2 / (1 - kDrain))) {
-    not_ours_ = queue;
-    long_since_ = kNever;
-  }
-  return queue - not_ours_;
 }
 
 void Port::sent(Time now, uint64_t bytes) {

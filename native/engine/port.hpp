@@ -56,15 +56,12 @@ class Port {
 
  private:
   Time queue_target() const;
-  Time own_queue(Time now, Time queue, Time target);
 
   const Options options_;
   const uint32_t packet_bytes_;
   double rate_ = 0;  // bytes per nanosecond; 0: not known yet, no pacing
   double best_ = 0;  // the most that got through lately, bytes per nanosecond
   double last_passed_ = 0;  // in the bin before, if that was steady
-  Time not_ours_ = 0;          // queueing delay that sending less does not shorten
-  Time long_since_ = kNever;   // the queue has been too long since
   Time send_at_ = 0;
   uint32_t bin_packets_ = 0;
   bool waiting_ = false;
