@@ -40,7 +40,8 @@ NOTES = [
     f"Bottleneck {RATE_MBIT:.0f} Mbit/s in the switch, its queue 500 KB (16 ms); goodput in Mbit/s from "
     "host 0 to host 1.",
     "Fair is the sum of all goodputs over the number of flows, tailcut counted as one. The bar for tailcut "
-    f"is {FAIR[0]:g} to {FAIR[1]:g} times fair in every round, and that the TCP flows keep at least {FAIR[0]:g} of theirs.",
+    f"is {FAIR[0]:g} to {FAIR[1]:g} times fair in every round, and that the TCP flows keep at least "
+    f"{FAIR[0]:g} of theirs.",
     "`TCP beside`: what the TCP flows get beside tailcut over what they get beside one more TCP flow.",
 ]
 
