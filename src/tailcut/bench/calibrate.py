@@ -24,6 +24,7 @@ from tailcut.lab.background import Background
 from tailcut.lab.scenario import Background as Traffic
 
 SHARES = (0.05, 0.95)  # of the link's rate: where the search begins and ends
+NEAR = (0.95, 1.05)  # of a rate that is nearly right: where the search begins and ends
 WIDTH_MAX = 0.15  # the interval's half width over the value; wider is inconclusive
 SETTLE_S = 1.0  # until the rings' connections have found their rate
 
@@ -71,9 +72,15 @@ def search(tail_at: Callable[[float], float], target: float, low: float, high: f
 
 
 def calibrate(
-    scene: Scenario, target: float, effort: Effort, seed: int, results: Results, console: Console
+    scene: Scenario,
+    target: float,
+    effort: Effort,
+    seed: int,
+    results: Results,
+    console: Console,
+    near_mbit: float | None = None,
 ) -> tuple[Traffic, list[Reading]]:
-    """The traffic found, and the final readings with it."""
+    """The traffic found, and the final readings with it. near_mbit: a rate that is nearly right."""
     network, traffic = scene.network, scene.background
     if traffic is None or not traffic.on_ms or network.rate_mbit is None:
         raise ValueError(f"{scene.name}: calibrate needs a rate, and a background with on_ms and off_ms")
@@ -87,7 +94,8 @@ def calibrate(
             console.print(_line(found), highlight=False)
             return found
 
-        low, high = (share * network.rate_mbit for share in SHARES)
+        shares, of_mbit = (NEAR, near_mbit) if near_mbit else (SHARES, network.rate_mbit)
+        low, high = (share * of_mbit for share in shares)
         rate = search(
             lambda rate_mbit: read(rate_mbit, effort.rounds, seed).tail.value, target, low, high, effort.steps
         )

@@ -43,6 +43,7 @@ def command(
     iterations: Annotated[int, typer.Option("-n", "--iters", help="operations in a round")] = 20,
     repetitions: Annotated[int, typer.Option(help="final measurements, each with its own seed")] = 3,
     seed: Annotated[int, typer.Option(help="of the bursts")] = 1,
+    near: Annotated[float | None, typer.Option(help="Mbit/s found before: searches within 5 % of it")] = None,
     write: Annotated[Path | None, typer.Option(help="scenario file to write")] = None,
     output: Annotated[Path | None, typer.Option(help="JSON lines [default: a new file]")] = None,
 ) -> None:
@@ -53,7 +54,7 @@ def command(
         privileges.become_able()
         settings = {"scenario": asdict(scene), "target": target, **asdict(effort), "seed": seed}
         with Results(output or default_output("calibrate"), "calibrate", settings) as results:
-            traffic, final = calibrate(scene, target, effort, seed, results, console)
+            traffic, final = calibrate(scene, target, effort, seed, results, console, near)
             results.add("calibrated", traffic=asdict(traffic), verdict=verdict(final, target))
             title = f"Calibration of {scene.name}: {scene.hosts} hosts at {scene.network.rate_mbit} Mbit/s"
             finish(results, title, [sheet(final, target)], NOTES, console)
