@@ -79,8 +79,8 @@ void Endpoint::arm(bool background) {
   epoll_event event{};
   event.data.fd = socket_.fd();
   const Time rested = background ? rest_until(monotonic_now()) : 0;
-  const auto watched = static_cast<uint32_t>((rested > 0 ? 0 : EPOLLIN) | (pending_.empty() ? 0 : EPOLLOUT));
-  event.events = background ? watched : 0u;
+  if (background && rested == 0) event.events |= EPOLLIN;
+  if (background && !pending_.empty()) event.events |= EPOLLOUT;
   epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.fd(), &event);
   itimerspec when{};
   const Time next = !background ? kNever : rested > 0 ? std::min(rested, next_wake()) : next_wake();
