@@ -72,11 +72,22 @@ def need(package: str, extra: str = "examples") -> None:
         pytest.skip(f"needs {package}: pip install -e '.[{extra}]'")
 
 
+def by_gloo() -> str:
+    """The reference. Plain Gloo of torch 2.13 now and then aborts at its end ("terminate called without an
+    active exception": 2 of 7 runs on busy cores, none of 14 through tailcut), so it gets three tries."""
+    for _ in range(2):
+        try:
+            return torchrun(2, "examples/train_ddp.py", "--door", "gloo")
+        except AssertionError as error:
+            if "terminate called without an active exception" not in str(error):
+                raise
+    return torchrun(2, "examples/train_ddp.py", "--door", "gloo")
+
+
 @pytest.mark.timeout(300)
 def test_ddp_by_all_doors_gives_the_same_losses() -> None:
-    by_door = [
-        losses(torchrun(2, "examples/train_ddp.py", "--door", door)) for door in ("gloo", "backend", "hook")
-    ]
+    ours = [torchrun(2, "examples/train_ddp.py", "--door", door) for door in ("backend", "hook")]
+    by_door = [losses(output) for output in (by_gloo(), *ours)]
     for other in by_door[1:]:
         assert other == pytest.approx(by_door[0], rel=1e-4)
 
