@@ -52,16 +52,17 @@ def tcp(hosts: Hosts, flows: int, control: str) -> tuple[subprocess.Popen[str], 
     where = [hosts.address(1), str(PORT), str(flows)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     receiver = hosts.spawn(1, [*script, "receive", *where], **pipes)
-    _ready(receiver)
-    sender = hosts.spawn(0, [*script, "send", *where, control], **pipes)
-    _ready(sender)
+    _expect("ready", receiver)
+    hosts.set_congestion(control)
+    sender = hosts.spawn(0, [*script, "send", *where], **pipes)
+    _expect(f"ready {control}", sender)
     return sender, receiver
 
 
-def _ready(process: subprocess.Popen[str]) -> None:
+def _expect(line: str, process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
-    if process.stdout.readline() != "ready\n":
-        raise RuntimeError(f"the TCP flows did not start (exit status {process.poll()})")
+    if (got := process.stdout.readline()) != f"{line}\n":
+        raise RuntimeError(f"the TCP flows said {got!r} instead of {line!r} (exit status {process.poll()})")
 
 
 def share(hosts: Hosts, team: Team | None, flows: int, control: str, seconds: float) -> Record:

@@ -1,7 +1,7 @@
 """TCP flows that fill a link, for benchmarks/fairness.py: one process sends, one receives and counts.
 
     flows.py receive ADDRESS PORT FLOWS         prints `ready`; after the window, bytes per flow and bin
-    flows.py send ADDRESS PORT FLOWS CONTROL    prints `ready` when all flows are connected
+    flows.py send ADDRESS PORT FLOWS            prints `ready CONTROL` when all flows are connected
 
 Both then read one line, `BEGIN END` in nanoseconds of the monotonic clock, which all namespaces share. What
 the receiver counts is what arrives between the two; the senders go on a little longer.
@@ -27,14 +27,14 @@ def window() -> tuple[int, int]:
     return begin, end
 
 
-def send(address: str, port: int, flows: int, control: str) -> None:
+def send(address: str, port: int, flows: int) -> None:
     connections = []
     for _ in range(flows):
         connection = socket.socket()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
         connection.connect((address, port))
         connections.append(connection)
-    print("ready", flush=True)
+    control = connections[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    print("ready", control.rstrip(b"\0").decode(), flush=True)
     until = window()[1] + OVERRUN_NS
 
     def fill(connection: socket.socket) -> None:
@@ -79,6 +79,6 @@ def receive(address: str, port: int, flows: int) -> None:
 if __name__ == "__main__":
     role, where, number, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     if role == "send":
-        send(where, number, count, sys.argv[5])
+        send(where, number, count)
     else:
         receive(where, number, count)

@@ -310,7 +310,10 @@ class Hosts:
             write_sysctls(
                 self._switch, {f"bridge/bridge-nf-call-{name}tables": "0" for name in ("arp", "ip", "ip6")}
             )
-        cables = ["link add switch0 type bridge stp_state 0 mcast_snooping 0", "link set switch0 up"]
+        # A listening switch forwards copies and drops the originals, so a packet in its queues is no longer
+        # on its sender's account, as behind a real network card. Otherwise TCP, which keeps a millisecond
+        # of data in its own host's queue, would never keep more in the switch's either.
+        cables = ["link add switch0 type bridge stp_state 0 mcast_snooping 0", "link set switch0 promisc on up"]
         for host in range(self.n):
             peer = f"peer name eth0 address {filters.mac(host)} mtu {self.mtu} netns {self.namespace(host)}"
             cables.append(f"link add port{host} mtu {self.mtu} type veth {peer}")
