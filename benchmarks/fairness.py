@@ -2,19 +2,22 @@
 
 Two hosts with cables of 1 Gbit/s; the switch's ports pass 250 Mbit/s, so the queue in the switch is what
 all share. TCP flows go from host 0 to host 1 and fill it; beside them runs either tailcut (two ranks that
-reduce without a pause: as many bytes as one vector go each way) or, for comparison, one more TCP flow.
+reduce without a pause: as many bytes as one vector go each way) or, for comparison, one more TCP flow:
+of the same kind, and of CUBIC.
 
-    python benchmarks/fairness.py           about 5 minutes; needs root, nftables, ethtool
+    python benchmarks/fairness.py           about 8 minutes; needs root, nftables, ethtool
     python benchmarks/fairness.py --quick   a minute: a try, no evidence
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,22 +37,29 @@ CABLE_BURST_BYTES = 16_000  # a fast cable's 128 µs
 ELEMENTS = 250_000  # 1 MB: short operations, so that the edges of the window matter little
 IN_FLIGHT = 2  # so that no link idles while an operation ends
 SETTLE_S = 3.0  # after both sides have started; slow start is not a share
-PORT = 5_201
+PORTS = (5_201, 5_202)  # of the flows that fill the link, and of the one that joins them
 FAIR = (0.5, 2.0)  # the bar: our share over the fair one
+ROUNDS_LEAST = 3  # fewer say nothing
+AS_CUBIC = 1.05  # the most we may take of what a CUBIC flow takes, where that is outside the bar
 NOTES = [
     f"Bottleneck {RATE_MBIT:.0f} Mbit/s in the switch, its queue 500 KB (16 ms); goodput in Mbit/s from "
     "host 0 to host 1.",
     "Fair is the sum of all goodputs over the number of flows, tailcut counted as one. The bar for tailcut "
     f"is {FAIR[0]:g} to {FAIR[1]:g} times fair in every round, and that the TCP flows keep at least "
     f"{FAIR[0]:g} of theirs.",
-    "`TCP beside`: what the TCP flows get beside tailcut over what they get beside one more TCP flow.",
+    "`TCP beside`: what the TCP flows get over what they get beside one more of their own kind.",
+    "BBR gives way to any flow that fills queues where the way is as short as here (tens of µs, against a "
+    "queue of 16 ms): the rows of `cubic` beside BBR say how much. `as CUBIC`: outside the bar, but no "
+    "further than a CUBIC flow in tailcut's place.",
 ]
 
 
-def tcp(hosts: Hosts, flows: int, control: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+def tcp(
+    hosts: Hosts, flows: int, control: str, port: int
+) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
     """Connected flows that wait for their window."""
     script = [sys.executable, str(HERE / "flows.py")]
-    where = [hosts.address(1), str(PORT), str(flows)]
+    where = [hosts.address(1), str(port), str(flows)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     receiver = hosts.spawn(1, [*script, "receive", *where], **pipes)
     _expect("ready", receiver)
@@ -65,18 +75,19 @@ def _expect(line: str, process: subprocess.Popen[str]) -> None:
         raise RuntimeError(f"the TCP flows said {got!r} instead of {line!r} (exit status {process.poll()})")
 
 
-def share(hosts: Hosts, team: Team | None, flows: int, control: str, seconds: float) -> Record:
-    """Goodputs in Mbit/s of `flows` TCP flows and of tailcut; without a team, of one more flow instead."""
-    count = flows + (team is None)
-    processes = tcp(hosts, count, control) if count else ()
+def share(hosts: Hosts, team: Team | None, who: str, flows: int, control: str, seconds: float) -> Record:
+    """Goodputs in Mbit/s of `flows` TCP flows, and beside them of the team or of one more, of kind `who`."""
+    processes = [tcp(hosts, flows, control, PORTS[0])] if flows else []
+    if team is None:
+        processes.append(tcp(hosts, 1, who, PORTS[1]))
     before = hosts.counters(1)
     begin = time.monotonic_ns() + round(SETTLE_S * 1e9)
     end = begin + round(seconds * 1e9)
-    for process in processes:
+    for process in itertools.chain.from_iterable(processes):
         assert process.stdin is not None
         process.stdin.write(f"{begin} {end}\n")
         process.stdin.flush()
-    ours, counters = 0.0, {}
+    counters = {}
     if team is not None:
         order = {"do": "stream", "elements": ELEMENTS, "in_flight": IN_FLIGHT, "seed": 1}
         answers = team.ask({**order, "seconds": SETTLE_S + seconds + 0.3}, timeout_s=SETTLE_S + seconds + 60)
@@ -84,12 +95,12 @@ def share(hosts: Hosts, team: Team | None, flows: int, control: str, seconds: fl
         ours *= 4 * ELEMENTS * 8e-6 / seconds
         counters = answers[0]["counters"]
     bins: list[list[int]] = []
-    if processes:
-        bins = json.loads(processes[1].communicate(timeout=seconds + 30)[0])
-        processes[0].communicate(timeout=30)
+    for sender, receiver in processes:
+        bins += json.loads(receiver.communicate(timeout=seconds + 30)[0])
+        sender.communicate(timeout=30)
     goodputs = [sum(flow) * 8e-6 / seconds for flow in bins]
     if team is None:
-        ours = goodputs.pop(0)
+        ours = goodputs.pop()
     drops = hosts.counters(1).queue_drops_in - before.queue_drops_in
     return {
         "ours_mbit": ours,
@@ -104,11 +115,9 @@ def tables(results: Results) -> Sheet:
     rows = []
     shares = results.of("share")
     for control, flows in dict.fromkeys((record["control"], record["flows"]) for record in shares):
-        for who in ("tailcut", "tcp"):
-            same = [r for r in shares if (r["control"], r["flows"], r["who"]) == (control, flows, who)]
-            if same:
-                peers = [r for r in shares if (r["control"], r["flows"], r["who"]) == (control, flows, "tcp")]
-                rows.append(row(results, same, peers, control, flows, who))
+        same = [r for r in shares if (r["control"], r["flows"]) == (control, flows)]
+        by_who = {who: [r for r in same if r["who"] == who] for who in ("tailcut", *rivals(control))}
+        rows += [row(results, by_who, control, flows, who) for who in by_who if by_who[who]]
     heads = (
         "beside",
         "who",
@@ -123,23 +132,26 @@ def tables(results: Results) -> Sheet:
     return Sheet("Shares of one link", heads, rows)
 
 
+def rivals(control: str) -> list[str]:
+    """The kinds of TCP that take tailcut's place for comparison."""
+    return list(dict.fromkeys([control, "cubic"])) if control != "none" else []
+
+
 def row(
-    results: Results, same: list[Record], peers: list[Record], control: str, flows: int, who: str
+    results: Results, by_who: dict[str, list[Record]], control: str, flows: int, who: str
 ) -> tuple[str, ...]:
+    same = by_who[who]
     ours = [record["ours_mbit"] for record in same]
     theirs = [sum(record["theirs_mbit"]) for record in same]
     fair = [(mine + others) / (flows + 1) for mine, others in zip(ours, theirs, strict=True)]
     parts = [mine / equal for mine, equal in zip(ours, fair, strict=True)]
-    beside = (
-        mean(theirs) / mean([sum(record["theirs_mbit"]) for record in peers]) if flows and peers else None
-    )
+    peers = [sum(record["theirs_mbit"]) for record in by_who.get(control, [])]
+    beside = mean(theirs) / mean(peers) if peers else None
     kept = [others / flows / equal if flows else 1.0 for others, equal in zip(theirs, fair, strict=True)]
     inside = [FAIR[0] <= part <= FAIR[1] and left >= FAIR[0] for part, left in zip(parts, kept, strict=True)]
-    verdict = ""
-    if who == "tailcut" and flows:
-        verdict = "met" if all(inside) else "inconclusive" if any(inside) else "missed"
-    if verdict and len(same) < 3:
-        verdict = "inconclusive"
+    cubic = [record["ours_mbit"] for record in by_who.get("cubic", [])] if control != "cubic" else []
+    as_cubic = bool(cubic) and max(ours) <= AS_CUBIC * mean(cubic)
+    verdict = judge(inside, as_cubic) if who == "tailcut" and flows else ""
     results.add(
         "verdict", control=control, flows=flows, who=who, ours_over_fair=parts, beside=beside, verdict=verdict
     )
@@ -156,7 +168,17 @@ def row(
     )
 
 
-def mean(values: list[float]) -> float:
+def judge(inside: list[bool], as_cubic: bool) -> str:
+    if len(inside) < ROUNDS_LEAST:
+        return "inconclusive"
+    if all(inside):
+        return "met"
+    if as_cubic:
+        return "as CUBIC"
+    return "inconclusive" if any(inside) else "missed"
+
+
+def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
@@ -176,10 +198,10 @@ def main(
     rounds, seconds = (1, 3.0) if quick else (rounds, seconds)
     numbers = [int(number) for number in flows.split(",")]
     names = controls.split(",")
-    pairings = [("none", 0, "tailcut")] if 0 in numbers and ours else []
+    pairings: list[tuple[str, int, str]] = [("none", 0, "tailcut")] if 0 in numbers and ours else []
     for control in names:
         for number in filter(None, numbers):
-            pairings += [(control, number, who) for who in ("tailcut", "tcp") if ours or who == "tcp"]
+            pairings += [(control, number, who) for who in [*(["tailcut"] if ours else []), *rivals(control)]]
     settings = {"rounds": rounds, "seconds": seconds, "rate_mbit": RATE_MBIT, "bytes": 4 * ELEMENTS}
     fine = True
     with Results(path, "fairness", settings) as results, Hosts(2, rate_mbit=CABLE_MBIT) as hosts:
@@ -207,10 +229,10 @@ def main(
 
 def measure(hosts: Hosts, who: str, flows: int, control: str, seconds: float) -> Record:
     """One measurement; tailcut's ranks are new each time, so that no rate learned before helps or hurts."""
-    if who == "tcp":
-        return share(hosts, None, flows, control, seconds)
+    if who != "tailcut":
+        return share(hosts, None, who, flows, control, seconds)
     with Team(baselines.tailcut(), 2, hosts) as team:
-        return share(hosts, team, flows, control, seconds)
+        return share(hosts, team, who, flows, control, seconds)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,15 @@ def test_the_congestion_control_of_new_connections_can_be_chosen(family: int) ->
         assert stream(hosts, "tcp", 0.1, family=family)["control"] == "cubic"
 
 
+def test_tcp_fills_the_queue_of_a_slow_port_as_behind_a_real_network_card() -> None:
+    """A flow of CUBIC grows until the queue overflows, unless its own host still counts what lies there."""
+    with Hosts(2, rate_mbit=None, queue_bytes=250_000, congestion="cubic") as hosts:
+        hosts.set_rate(50, towards=1)
+        stream(hosts, "tcp", 3.0)
+        assert hosts.counters(1).queue_drops_in > 0
+        assert hosts.counters(0).queue_drops_out == 0
+
+
 def test_all_hosts_reach_all_others_and_arp_says_nothing() -> None:
     probe = "import socket,sys; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
     probe += "for target in sys.argv[1:]: s.sendto(b'x', (target, 9))"
