@@ -141,8 +141,9 @@ bool Engine::may_send(Time now, Peer& peer) {
 }
 
 // The oldest operation first. Within it the lowest stage, for others wait for it, and there the send that has come least far: peers
-// are served in turn, so that blocks become complete everywhere at the same pace and the next stage can begin early. At most
-// `incast` unfinished sends are served side by side; the order of the Plan spreads these over receivers.
+// are served in turn, so that blocks become complete everywhere at the same pace and the next stage can begin early. What goes to one
+// peer keeps the order of the Plan: around a ring everybody waits for the earliest. At most `incast` peers are served side by side;
+// the order of the Plan spreads these over receivers.
 bool Engine::transmit_data(Time now, Transmit& out) {
   pace_at_ = kNever;
   for (size_t i = 0; i < active_.size(); ++i) {
@@ -159,10 +160,12 @@ bool Engine::transmit_data(Time now, Transmit& out) {
       }
       Peer& peer = *peers_[send.step->peer];
       if (!active.eager && active.entered[send.step->peer] == kNever) continue;
-      if (!peer.silent && peer.look != look_) {
+      const bool first = peer.look != look_;
+      if (!peer.silent && first) {
         peer.look = look_;
         ++beside;
       }
+      if (!first && send.resend_count == 0) continue;
       if (!may_send(now, peer)) continue;
       if (best == nullptr || precedes(send, *best)) best = &send;
     }
