@@ -195,16 +195,22 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, uint16_t stamp, co
   counters_.packets_lost += feedback.lost;
 }
 
-// The port's queue is on every path: the shortest queue of any path in use is at least not longer than it.
+// The port's queue is on every path: the shortest queue of any path in use is at least not longer than it. A path that carries next
+// to nothing tells little of the queue, and that late.
 void Engine::adjust_port(Time now) {
   Port::Bin bin;
+  double most = 0;
   for (const auto& peer : peers_) {
+    peer->rate = 0;
     if (peer->local || peer->sent == 0) continue;
     const PathMeter::Flow flow = peer->meter.take(now - port_.bin_begun());
-    const double rate = flow.rate * (geometry_.payload + static_cast<double>(kHeaderBytes));
-    bin.passed += rate;
-    bin.steady += flow.steady ? rate : 0;
-    if (now - peer->progress_at > 2 * Port::kBin) continue;
+    peer->rate = flow.rate * (geometry_.payload + static_cast<double>(kHeaderBytes));
+    bin.passed += peer->rate;
+    bin.steady += flow.steady ? peer->rate : 0;
+    most = std::max(most, peer->rate);
+  }
+  for (const auto& peer : peers_) {
+    if (peer->rate < most / 8 || peer->rate == 0 || now - peer->progress_at > 2 * Port::kBin) continue;
     ++bin.paths;
     bin.queue = std::min(bin.queue, peer->control.queue_delay());
   }
