@@ -18,6 +18,7 @@ class Arrivals {
       return;
     }
     if (arrived - newest_ > kPause) {  // a new stretch
+      lift();  // what pauses holds no queue; perhaps it pauses because we allow too little
       rate_ = 0;
       begun_ = arrived;
       bytes_ = 0;
@@ -28,9 +29,12 @@ class Arrivals {
     const Time bin = newest_ - begun_;
     if (bin < kBin || (bytes_ < kBinBytes && bin < kLongestBin)) return;
     rate_ = static_cast<double>(bytes_) / static_cast<double>(bin);
-    const bool squeezed = rate_ < kSqueezed * best_;
-    best_ = std::max(rate_, squeezed ? best_ : best_ * kMemory);
-    lift_ = squeezed ? std::min(lift_ * kLift, kLiftMost) : 1;
+    if (rate_ < kSqueezed * best_) {
+      lift();
+    } else if (best_ > 0 || bytes_ >= kLeastBytes) {  // a few packets tell nothing of what the port can carry
+      best_ = std::max(rate_, best_ * kMemory);
+      lift_ = 1;
+    }
     begun_ = newest_;
     bytes_ = 0;
   }
@@ -50,13 +54,16 @@ class Arrivals {
   }
 
  private:
+  void lift() { lift_ = std::min(lift_ * kLift, kLiftMost); }
+
   static constexpr Time kPause = 20 * kMillisecond;
   static constexpr Time kBin = 5 * kMillisecond;
   static constexpr Time kLongestBin = 40 * kMillisecond;
   static constexpr uint64_t kBinBytes = 48 * 1024;      // enough to know a rate
+  static constexpr uint64_t kLeastBytes = 24 * 1024;    // enough to have a first idea of it
   static constexpr double kMemory = 0.998;              // of the best rate, for each bin
   static constexpr double kSqueezed = 0.7;              // of the best rate
-  static constexpr double kLift = 1.25;                 // for each bin with less
+  static constexpr double kLift = 1.25;                 // for each bin with less, and each pause
   static constexpr double kLiftMost = 1'000;
   static constexpr Time kQueue = 16 * kMillisecond;     // a queue that small switches hold
   static constexpr Time kLongestRest = 400 * kMicrosecond;  // a report may wait several times as long anyway
