@@ -59,7 +59,7 @@ void Port::adjust(Time now, const Bin& bin) {
   paths_ = std::max<uint32_t>(bin.paths, 1);
   if (bin.passed > 0) best_ = std::max(bin.passed, squeezed() ? best_ : best_ * kMemory);
   if (bin.queue == kNever || best_ <= 0) return;
-  const bool less = (limited_ || held_back_) && bin.passed < kSqueezed * best_ && bin.queue > kSomeQueue;
+  const bool less = (limited_ || held_back_) && bin.passed < kSqueezed * best_ && bin.queue > kSomeQueue + bin.jitter;
   squeezed_bins_ = less ? squeezed_bins_ + 1 : 0;
   const bool steady = bin.steady > kMostlySteady * bin.passed;
   const Time target = queue_target();

@@ -38,6 +38,7 @@ class Port {
     double passed = 0;      // bytes per nanosecond that got through, on all paths together
     double steady = 0;      // part of it on paths that were busy all the time
     Time queue = kNever;    // the shortest queueing delay of any path in use
+    Time jitter = 0;        // the most by which that may be wrong
     uint32_t paths = 0;     // in use
   };
   void adjust(Time now, const Bin& bin);

@@ -11,7 +11,6 @@ constexpr double kFirstWindow = 16;   // packets; TCP starts with 10
 constexpr double kLeastWindow = 4;    // packets: enough for two paced bursts
 constexpr double kLeastShare = 4;     // packets in the queues
 constexpr double kMassiveLoss = 0.15; // of a round: no network that is worth using loses that much by accident
-constexpr Time kJitterPart = 8;       // of the round trip
 constexpr double kBackOff = 0.7;      // CUBIC's beta
 constexpr double kAdd = 1.0;          // packets per round; with 0.53, CUBIC's in its TCP-friendly region, we got 0.7 to 0.8 of fair beside it
 constexpr Time kLocalPatience = 20 * kMillisecond;  // on one host nothing gets lost, but a peer may wait long for a core
@@ -60,12 +59,13 @@ void RateControl::on_report(const PathFeedback& feedback) {
   round_limited_ |= feedback.limited;
   if (slow_start_ && feedback.limited) window_ += feedback.delivered;
   if (static_cast<int32_t>(feedback.largest - round_end_) >= 0) end_round(feedback);
-  window_ = std::clamp(window_, kLeastWindow, static_cast<double>(options_.max_window_packets));
+  // Where the peer's limit holds us back, our own may not run away meanwhile.
+  const double most = std::max(2.0 * static_cast<double>(peer_window_) / packet_bytes_, kFirstWindow);
+  window_ = std::clamp(window_, kLeastWindow, std::min<double>(options_.max_window_packets, most));
 }
 
 void RateControl::end_round(const PathFeedback& feedback) {
-  // Over a long way packets are a little late for reasons that are nobody's queue: jitter grows with distance.
-  if (round_samples_ > 0) queue_ = std::max<Time>(round_queue_ / round_samples_ - min_rtt() / kJitterPart, 0);
+  if (round_samples_ > 0) queue_ = std::max<Time>(round_queue_ / round_samples_ - jitter(), 0);
   if (!local_) {
     if (contend_) {
       round_contending(feedback);
@@ -124,6 +124,7 @@ void RateControl::round_contending(const PathFeedback& feedback) {
 
 void RateControl::on_silence() {
   ++silences_;
+  if (srtt_ == 0) return;  // the way may just be longer than we thought
   slow_start_ = false;
   window_ = std::max(window_ * 0.5, kLeastWindow);
 }

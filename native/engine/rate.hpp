@@ -60,6 +60,7 @@ class RateControl {
   Time loop() const { return loop_; }
   Time min_rtt() const { return min_rtt_ == kNever ? 0 : min_rtt_; }
   Time queue_delay() const { return queue_; }
+  Time jitter() const { return min_rtt() / 8; }  // over a long way packets are a little late for reasons that are nobody's queue
   bool contending() const { return contend_; }
   double bytes_per_second() const;
 

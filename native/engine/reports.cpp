@@ -39,11 +39,12 @@ void Engine::note(Rank to, OpKey key, uint16_t transfer, uint8_t flags, Time now
 }
 
 uint32_t Engine::window_for(Time now, const Peer& to) const {
-  uint64_t senders = peers_.size() > 2 ? 1 : 0;  // leave room for one that is about to begin
+  uint64_t senders = 0;
   for (const auto& peer : peers_) senders += peer->data_at != 0 && now - peer->data_at < kSenderMemory;
-  const uint64_t each = options_.receive_bytes / std::max<uint64_t>(senders, 1);
+  const uint64_t more = peers_.size() > 2 ? 1 : 0;  // leave room for one that is about to begin
+  const uint64_t each = options_.receive_bytes / std::max<uint64_t>(senders + more, 1);
   if (to.local) return static_cast<uint32_t>(each);
-  const uint64_t enough = arrivals_.enough(to.control.min_rtt()) / std::max<uint64_t>(senders, 1);
+  const uint64_t enough = arrivals_.enough(to.control.min_rtt(), senders, more);
   return static_cast<uint32_t>(std::min(each, std::max<uint64_t>(enough, kLeastWindow * geometry_.payload)));
 }
 
@@ -213,6 +214,7 @@ void Engine::adjust_port(Time now) {
     if (peer->rate < most / 8 || peer->rate == 0 || now - peer->progress_at > 2 * Port::kBin) continue;
     ++bin.paths;
     bin.queue = std::min(bin.queue, peer->control.queue_delay());
+    bin.jitter = std::max(bin.jitter, peer->control.jitter());
   }
   port_.adjust(now, bin);
 }
