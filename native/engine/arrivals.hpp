@@ -47,14 +47,14 @@ class Arrivals {
   }
 
   // Bytes that each of so many peers may have on its way to us: what our port carries in a round trip and a little more. The little is
-  // shared with `more` that may begin any moment; the round trip counts several times, for the rate may be that of senders which just
-  // this kept short. No limit while the rate is unknown; a rising one while less comes, for if others use the port too, a fixed one
+  // shared with `more` that may begin any moment; the round trip counts for more than one, for the rate may be that of senders which
+  // just this kept short. No limit while the rate is unknown; a rising one while less comes, for if others use the port too, a fixed one
   // would leave it to them.
   uint64_t enough(Time round_trip, uint64_t senders, uint64_t more) const {
     if (best_ <= 0) return std::numeric_limits<uint64_t>::max();
     senders = std::max<uint64_t>(senders, 1);
     const double time = static_cast<double>(kQueue) / static_cast<double>(senders + more) +
-                        static_cast<double>(kRoundTrips * round_trip) / static_cast<double>(senders);
+                        kRoundTrips * static_cast<double>(round_trip) / static_cast<double>(senders);
     return static_cast<uint64_t>(lift_ * best_ * time);
   }
 
@@ -70,7 +70,7 @@ class Arrivals {
   static constexpr double kSqueezed = 0.7;              // of the best rate
   static constexpr double kLift = 1.25;                 // for each bin with less, and each pause
   static constexpr double kLiftMost = 1'000;
-  static constexpr Time kRoundTrips = 4;
+  static constexpr double kRoundTrips = 1.5;
   static constexpr Time kQueue = 16 * kMillisecond;     // a queue that small switches hold
   static constexpr Time kLongestRest = 400 * kMicrosecond;  // a report may wait several times as long anyway
   static constexpr uint64_t kPartOfRest = 16;           // the end of a transfer is not to come later for it

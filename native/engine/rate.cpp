@@ -154,7 +154,7 @@ uint64_t RateControl::burst_bytes() const {
 }
 
 Time RateControl::rto() const {
-  const Time base = srtt_ == 0 ? 20 * kMillisecond : loop_ + 4 * loop_variance_ + options_.report_delay + (local_ ? kLocalPatience : kMillisecond);
+  const Time base = srtt_ == 0 ? 20 * kMillisecond : loop_ + 4 * loop_variance_ + min_rtt() / 2 + options_.report_delay + (local_ ? kLocalPatience : kMillisecond);
   return std::min<Time>(base << std::min<uint32_t>(silences_, 6), kSecond);
 }
 

@@ -313,7 +313,8 @@ class Hosts:
         # A listening switch forwards copies and drops the originals, so a packet in its queues is no longer
         # on its sender's account, as behind a real network card. Otherwise TCP, which keeps a millisecond
         # of data in its own host's queue, would never keep more in the switch's either.
-        cables = ["link add switch0 type bridge stp_state 0 mcast_snooping 0", "link set switch0 promisc on up"]
+        cables = ["link add switch0 type bridge stp_state 0 mcast_snooping 0"]
+        cables.append("link set switch0 promisc on up")
         for host in range(self.n):
             peer = f"peer name eth0 address {filters.mac(host)} mtu {self.mtu} netns {self.namespace(host)}"
             cables.append(f"link add port{host} mtu {self.mtu} type veth {peer}")
