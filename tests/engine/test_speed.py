@@ -53,7 +53,8 @@ def test_a_long_way_is_soon_full_after_small_operations(seed: int, family: str, 
         took_ms(virtual, Op(200, salt=salt))
     times = [took_ms(virtual, Op(count, family, salt=salt)) for salt in range(5)]
     least = least_ms(4, count, rate)
-    # A window of 16 packets doubles four times before it fills the way; losses cost a round trip for each hop.
+    slack = 6 if family == "ring" else 4  # round trips: a loss costs one at every hop
+    # A window of 16 packets doubles four times before it fills the way.
     assert times[0] < least + 14 * round_trip_ms, times
-    assert max(times[1:]) < least + 8 * round_trip_ms, times
-    assert median(times) < least + (6 if family == "ring" else 4) * round_trip_ms, times
+    assert max(times[1:]) < least + (slack + 4) * round_trip_ms, times
+    assert median(times) < least + slack * round_trip_ms, times
