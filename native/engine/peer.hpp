@@ -15,7 +15,6 @@ struct Peer {
   bool local;           // on this host: no link to share
   RateControl control;
   PathMeter meter;
-  double rate = 0;  // bytes per nanosecond that got through in the last bin
 
   // The path to the peer. Sequences count data packets from 1, unwrapped; only 16 bits travel.
   uint32_t sent = 0;          // the newest sent

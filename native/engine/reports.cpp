@@ -200,21 +200,22 @@ void Engine::on_path_state(Time now, Time arrived, Rank from, uint16_t stamp, co
 // to nothing tells little of the queue, and that late.
 void Engine::adjust_port(Time now) {
   Port::Bin bin;
-  double most = 0;
-  for (const auto& peer : peers_) {
-    peer->rate = 0;
-    if (peer->local || peer->sent == 0) continue;
-    const PathMeter::Flow flow = peer->meter.take(now - port_.bin_begun());
-    peer->rate = flow.rate * (geometry_.payload + static_cast<double>(kHeaderBytes));
-    bin.passed += peer->rate;
-    bin.steady += flow.steady ? peer->rate : 0;
-    most = std::max(most, peer->rate);
+  std::vector<double> rates(peers_.size(), 0);  // bytes per nanosecond that got through
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = *peers_[rank];
+    if (peer.local || peer.sent == 0) continue;
+    const PathMeter::Flow flow = peer.meter.take(now - port_.bin_begun());
+    rates[rank] = flow.rate * (geometry_.payload + static_cast<double>(kHeaderBytes));
+    bin.passed += rates[rank];
+    bin.steady += flow.steady ? rates[rank] : 0;
   }
-  for (const auto& peer : peers_) {
-    if (peer->rate < most / 8 || peer->rate == 0 || now - peer->progress_at > 2 * Port::kBin) continue;
+  const double most = *std::max_element(rates.begin(), rates.end());
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    const Peer& peer = *peers_[rank];
+    if (rates[rank] < most / 8 || rates[rank] == 0 || now - peer.progress_at > 2 * Port::kBin) continue;
     ++bin.paths;
-    bin.queue = std::min(bin.queue, peer->control.queue_delay());
-    bin.jitter = std::max(bin.jitter, peer->control.jitter());
+    bin.queue = std::min(bin.queue, peer.control.queue_delay());
+    bin.jitter = std::max(bin.jitter, peer.control.jitter());
   }
   port_.adjust(now, bin);
 }
